@@ -1,0 +1,221 @@
+"""Pictures drawn from the tensors on the page, each with a description made from the same numbers.
+
+Every function returns a `Picture`. As the last line of a cell it shows the figure and, below it, its description;
+the description is the image's alternative text too.
+"""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from IPython.display import display
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, told apart by everyone
+MARKERS = ("o", "s", "^", "D", "v", "P")
+COLOUR_MAP = "cividis"
+LARGEST_LABELLED = 10  # more columns than this leave no room for a number in each cell
+
+
+class Picture:
+    """A figure with its description; showing it in a notebook shows both."""
+
+    def __init__(self, figure: Figure, description: str) -> None:
+        self.figure = figure
+        self.description = description
+
+    def png(self) -> bytes:
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=100, bbox_inches="tight", metadata={"Software": None})
+        return buffer.getvalue()
+
+    def _ipython_display_(self) -> None:
+        text = f"Figure: {self.description}"
+        image = {"image/png": base64.b64encode(self.png()).decode("ascii"), "text/plain": text}
+        display(image, raw=True, metadata={"image/png": {"alt": self.description}})
+        display({"text/markdown": f"*{text}*", "text/plain": text}, raw=True)
+
+
+def heatmap(
+    matrix: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    *,
+    kind: str = "scores",
+    row_label: str = "queries",
+    column_label: str = "keys",
+) -> Picture:
+    """Draw a matrix as coloured cells, queries down and keys across, with the numbers in the cells.
+
+    Args:
+        matrix: (L, S); boolean for a mask.
+        rows, columns: L and S names, usually tokens.
+        title: what the numbers are.
+        kind: "weights" (one colour scale from 0 to 1), "scores" (the matrix's own scale) or "mask" (True = may attend).
+        row_label, column_label: the names of the two axes.
+    Returns: a Picture.
+    Raises: ValueError where shape, names or kind do not fit.
+    """
+    shown = _as_matrix(matrix, rows, columns, kind)
+    figure = Figure(figsize=(2.2 + 0.72 * shown.shape[1], 1.4 + 0.5 * shown.shape[0]), layout="constrained")
+    axes = figure.add_subplot()
+    image = _draw_cells(axes, shown, kind)
+    _name_axes(axes, rows, columns, row_label, column_label)
+    axes.set_title(title)
+    if kind != "mask":
+        figure.colorbar(image, ax=axes)
+    head = f"{title}, {row_label} down ({', '.join(rows)}), {column_label} across."
+    return Picture(figure, f"{head} {_describe(shown, rows, columns, kind)}")
+
+
+def head_grid(weights: Tensor, tokens: Sequence[str], title: str) -> Picture:
+    """Draw the attention weights of all heads side by side, on one colour scale from 0 to 1.
+
+    Args:
+        weights: (H, T, T).
+        tokens: the T tokens.
+        title: what the numbers are.
+    Returns: a Picture.
+    Raises: ValueError where the shape does not fit the tokens.
+    """
+    if weights.dim() != 3:
+        raise ValueError(f"weights must have shape (heads, tokens, tokens), got {tuple(weights.shape)}")
+    heads = [_as_matrix(head, tokens, tokens, "weights") for head in weights]
+    columns = min(len(heads), 2 if len(tokens) > 4 else 4)
+    lines = -(-len(heads) // columns)
+    size = 1.3 + 0.6 * len(tokens)
+    figure = Figure(figsize=(size * columns, 0.85 * size * lines), layout="constrained")
+    for number, head in enumerate(heads):
+        axes = figure.add_subplot(lines, columns, number + 1)
+        image = _draw_cells(axes, head, "weights")
+        _name_axes(axes, tokens, tokens, "queries", "keys")
+        axes.set_title(f"head {number}")
+    figure.colorbar(image, ax=figure.axes)
+    figure.suptitle(title)
+    said = [f"Head {number}: {_describe(head, tokens, tokens, 'weights')}" for number, head in enumerate(heads)]
+    return Picture(figure, f"{title}, queries down ({', '.join(tokens)}), keys across. {' '.join(said)}")
+
+
+def word_vectors(vectors: Tensor, tokens: Sequence[str], title: str) -> Picture:
+    """Draw each word as an arrow from the origin, in three dimensions; of wider vectors the first three numbers.
+
+    Args:
+        vectors: (T, D), D at least 3.
+        tokens: the T tokens.
+        title: what is drawn.
+    Returns: a Picture.
+    Raises: ValueError where the shape does not fit the tokens.
+    """
+    if vectors.dim() != 2 or vectors.shape[0] != len(tokens) or vectors.shape[1] < 3:
+        raise ValueError(f"vectors must have shape ({len(tokens)}, 3 or more), got {tuple(vectors.shape)}")
+    points = vectors.detach().round(decimals=4)[:, :3].tolist()
+    figure = Figure(figsize=(6.5, 6))
+    axes: Any = figure.add_subplot(projection="3d")
+    for number, (token, point) in enumerate(zip(tokens, points, strict=True)):
+        colour = COLOURS[number % len(COLOURS)]
+        axes.quiver(0, 0, 0, *point, color=colour, arrow_length_ratio=0.08)
+        axes.text(*(1.03 * x for x in point), token, color=colour, fontsize=11, va="top" if number % 2 else "bottom")
+    for axis, column in zip("xyz", zip(*points, strict=True), strict=True):
+        getattr(axes, f"set_{axis}lim")(min(0.0, *column), max(0.0, *column))
+        getattr(axes, f"set_{axis}label")(f"feature {'xyz'.index(axis) + 1}")
+    axes.set_title(title)
+    places = "; ".join(
+        f"{token} at ({', '.join(f'{x:.2f}' for x in point)})" for token, point in zip(tokens, points, strict=True)
+    )
+    return Picture(figure, f"{title}. Each word is an arrow from the origin: {places}.")
+
+
+def curves(
+    x: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, *, x_label: str, y_label: str, log: str = ""
+) -> Picture:
+    """Draw one curve for each named list of numbers.
+
+    Args:
+        x: where the curves are measured.
+        lines: name -> as many numbers as there are in x.
+        title: what is drawn.
+        x_label, y_label: the names of the axes.
+        log: the axes with a logarithmic scale: "", "x", "y" or "xy".
+    Returns: a Picture.
+    Raises: ValueError where a curve and x differ in length.
+    """
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    said = []
+    for number, (name, values) in enumerate(lines.items()):
+        if len(values) != len(x):
+            raise ValueError(f"curve {name!r} must have one number for each x: {len(x)} expected, got {len(values)}")
+        y = [round(float(value), 4) for value in values]
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        axes.plot(list(x), y, color=colour, marker=marker, label=name)
+        said.append(f"{name} goes from {y[0]:.2f} at {x[0]:g} to {y[-1]:.2f} at {x[-1]:g}")
+    axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    if "x" in log:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(x), [f"{place:g}" for place in x])
+        axes.minorticks_off()
+    if "y" in log:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return Picture(figure, f"{title}, {y_label} against {x_label}: {'; '.join(said)}.")
+
+
+def _as_matrix(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind: str) -> Tensor:
+    if kind not in ("weights", "scores", "mask"):
+        raise ValueError(f"kind must be 'weights', 'scores' or 'mask', got {kind!r}")
+    if tuple(matrix.shape) != (len(rows), len(columns)):
+        raise ValueError(f"the matrix must have shape ({len(rows)}, {len(columns)}), got {tuple(matrix.shape)}")
+    return matrix.detach().to(torch.float64).round(decimals=4)  # the last bits differ between machines; pictures do not
+
+
+def _draw_cells(axes: Axes, matrix: Tensor, kind: str) -> Any:
+    finite = matrix[matrix.isfinite()]
+    low, high = (finite.min().item(), finite.max().item()) if kind == "scores" and len(finite) else (0.0, 1.0)
+    colour_map = colormaps[COLOUR_MAP].with_extremes(bad="#d9d9d9")
+    visible = matrix.masked_fill(~matrix.isfinite(), torch.nan)
+    image = axes.imshow(visible.numpy(), cmap=colour_map, vmin=low, vmax=high, aspect="auto")
+    if matrix.shape[1] <= LARGEST_LABELLED:
+        for i, row in enumerate(matrix.tolist()):
+            for j, value in enumerate(row):
+                dark = value - low < 0.55 * (high - low) and value != -torch.inf
+                axes.text(j, i, _cell_text(value, kind), ha="center", va="center", color="white" if dark else "black")
+    return image
+
+
+def _cell_text(value: float, kind: str) -> str:
+    if kind == "mask":
+        return "yes" if value else "no"
+    return "-inf" if value == -torch.inf else f"{value + 0.0:.2f}"
+
+
+def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], row_label: str, column_label: str) -> None:
+    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel=column_label, ylabel=row_label)
+
+
+def _describe(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind: str) -> str:
+    if kind == "mask":
+        counts = ", ".join(f"{int(row.sum())}" for row in matrix)
+        return f"Cells that may be attended to, row by row: {counts} of {len(columns)}."
+    finite = matrix.isfinite()
+    largest = matrix.masked_fill(~finite, -torch.inf).numpy().argmax()
+    smallest = matrix.masked_fill(~finite, torch.inf).numpy().argmin()
+    said = [
+        f"{word} {_place(matrix, rows, columns, int(place))}"
+        for word, place in (("largest", largest), ("smallest", smallest))
+    ]
+    hidden = int((~finite).sum())
+    return f"The {', the '.join(said)}." + (f" {hidden} cells are minus infinity." if hidden else "")
+
+
+def _place(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], place: int) -> str:
+    i, j = divmod(place, matrix.shape[1])
+    return f"{matrix[i, j].item():.2f} for {rows[i]} and {columns[j]}"
