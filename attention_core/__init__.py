@@ -23,6 +23,7 @@ from attention_core.modules import (
     SelfAttentionV1,
     SelfAttentionV2,
 )
+from attention_core.parameters import check_parameters
 
 __all__ = [
     "CausalAttention",
@@ -34,6 +35,7 @@ __all__ = [
     "apply_dropout",
     "attention_weights",
     "causal_mask",
+    "check_parameters",
     "context_vectors",
     "dot_product_scores",
     "dropout_keep_mask",

@@ -68,14 +68,16 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
         raise ValueError(f"mask must broadcast to the shape of the scores {shape_of(scores)}, got {shape_of(mask)}")
 
 
-def check_int(name: str, value: int, minimum: int = 1) -> None:
+def check_int(name: str, value: object, minimum: int = 1, maximum: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value}")
 
 
-def check_dropout(name: str, value: float) -> None:
+def check_dropout(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if not 0.0 <= value < 1.0:

@@ -27,17 +27,16 @@ def load_sentence(name: str) -> tuple[list[str], Tensor]:
     First used in notebook 01.
     """
     path = _find("sentence", name, FOLDER / "sentences", ".csv")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
     where = f"data/sentences/{path.name}"
-    if not rows or rows[0][1][0] != "token" or len(rows[0][1]) < 2:
-        raise ValueError(f"{where}, line 1: expected a header 'token,feature_1,...', got {_line(rows)!r}")
+    rows = _rows(where, path)
+    number, header = rows[0] if rows else (1, [])
+    if header[:1] != ["token"] or len(header) < 2:
+        raise ValueError(f"{where}, line {number}: expected a header 'token,feature_1,...', got {','.join(header)!r}")
     if len(rows) < 2:
-        raise ValueError(f"{where}: expected at least one token below the header, got none")
-    d_in = len(rows[0][1]) - 1
+        raise ValueError(f"{where}, line {number}: expected at least one token below the header, got none")
     tokens = [row[0].strip() for _, row in rows[1:]]
-    vectors = [_vector(f"{where}, line {number}", row, d_in) for number, row in rows[1:]]
-    return tokens, torch.tensor(vectors)  # (T, d_in)
+    vectors = [_vector(f"{where}, line {number}", row, len(header) - 1) for number, row in rows[1:]]
+    return tokens, torch.tensor(vectors, dtype=torch.float32)  # (T, d_in)
 
 
 def load_published(name: str, *, printed: bool = False) -> Tensor:
@@ -54,22 +53,49 @@ def load_published(name: str, *, printed: bool = False) -> Tensor:
 
     First used in notebook 01.
     """
-    document, _, step = str(name).partition(".")
+    _check_name("published tensor", name)
+    document, _, step = name.partition(".")
     path = _find("published document", document, FOLDER / "published", ".toml")
     entries = tomllib.loads(path.read_text(encoding="utf-8"))
     if step not in entries:
         raise ValueError(f"unknown step {step!r} in document {document}; known: {', '.join(entries)}")
     entry = entries[step]
-    return torch.tensor(entry["printed"] if printed and "printed" in entry else entry["values"])
+    return torch.tensor(entry["printed"] if printed and "printed" in entry else entry["values"], dtype=torch.float32)
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a {kind} must be a str, got {name!r} of type {type(name).__name__}")
 
 
 def _find(kind: str, name: str, folder: Path, suffix: str) -> Path:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a {kind} must be a str, got {name!r} of type {type(name).__name__}")
+    _check_name(kind, name)
     known = sorted(path.stem for path in folder.glob(f"*{suffix}"))
     if name not in known:
         raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(known)}")
     return folder / f"{name}{suffix}"
+
+
+def _rows(where: str, path: Path) -> list[tuple[int, list[str]]]:
+    lines = _text(where, path).split("\n")
+    return [(number, _fields(f"{where}, line {number}", line)) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _text(where: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise ValueError(f"{where}, line {line}: expected text saved as UTF-8, got the byte 0x{byte:02x}") from None
+
+
+def _fields(where: str, line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        rule = "expected fields between commas, a quoted one with both its quotes"
+        raise ValueError(f"{where}: {rule}, got {line!r} ({error})") from None
 
 
 def _vector(where: str, row: list[str], d_in: int) -> list[float]:
@@ -85,10 +111,6 @@ def _number(where: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
+    if "_" in text or not abs(number) <= torch.finfo(torch.float32).max:
         raise ValueError(f"{where}: expected a finite number, got {text.strip()!r}")
     return number
-
-
-def _line(rows: list[tuple[int, list[str]]]) -> str:
-    return ",".join(rows[0][1]) if rows else ""

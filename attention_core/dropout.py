@@ -33,9 +33,7 @@ def dropout_keep_mask(shape: Sequence[int], dropout_p: float, *, seed: int, stre
     """
     sizes = _as_shape(shape)
     check_dropout("dropout_p", dropout_p)
-    check_int("seed", seed, minimum=0)
-    if seed >= 2**32:
-        raise ValueError(f"seed must be below 2**32, got {seed}")
+    check_int("seed", seed, 0, 2**32 - 1)
     if stream not in _STREAMS:
         raise ValueError(f"stream must be one of {sorted(_STREAMS)}, got {stream!r}")
     return _STREAMS[stream](sizes, seed) < 1 - dropout_p
