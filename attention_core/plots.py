@@ -6,6 +6,7 @@ the description is the image's alternative text too.
 
 import base64
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, told apart by everyone
-MARKERS = ("o", "s", "^", "D", "v", "P")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)  # Okabe and Ito, told apart by everyone
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLOUR_MAP = "cividis"
 LARGEST_LABELLED = 10  # more columns than this leave no room for a number in each cell
 
@@ -115,12 +124,14 @@ def word_vectors(vectors: Tensor, tokens: Sequence[str], title: str) -> Picture:
     if vectors.dim() != 2 or vectors.shape[0] != len(tokens) or vectors.shape[1] < 3:
         raise ValueError(f"vectors must have shape ({len(tokens)}, 3 or more), got {tuple(vectors.shape)}")
     points = vectors.detach().round(decimals=4)[:, :3].tolist()
+    lower = [i for i in range(len(points)) if points[i][2] < points[_nearest(points, i)][2]]
     figure = Figure(figsize=(6.5, 6))
     axes: Any = figure.add_subplot(projection="3d")
     for number, (token, point) in enumerate(zip(tokens, points, strict=True)):
         colour = COLOURS[number % len(COLOURS)]
         axes.quiver(0, 0, 0, *point, color=colour, arrow_length_ratio=0.08)
-        axes.text(*(1.03 * x for x in point), token, color=colour, fontsize=11, va="top" if number % 2 else "bottom")
+        below = number in lower
+        axes.text(*(1.03 * x for x in point), token, color=colour, fontsize=11, va="top" if below else "bottom")
     for axis, column in zip("xyz", zip(*points, strict=True), strict=True):
         getattr(axes, f"set_{axis}lim")(min(0.0, *column), max(0.0, *column))
         getattr(axes, f"set_{axis}label")(f"feature {'xyz'.index(axis) + 1}")
@@ -165,6 +176,11 @@ def curves(
     axes.grid(alpha=0.3)
     axes.legend()
     return Picture(figure, f"{title}, {y_label} against {x_label}: {'; '.join(said)}.")
+
+
+def _nearest(points: list[list[float]], i: int) -> int:
+    others = [j for j in range(len(points)) if j != i]
+    return min(others, key=lambda j: math.dist(points[i], points[j]), default=i)
 
 
 def _as_matrix(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind: str) -> Tensor:

@@ -1,0 +1,44 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+# What is given on the command line counts; a variable of the same name in the environment does not.
+given = $(if $(filter command,$(origin $(1))),$(2))
+RUN_OPTIONS = \
+	$(call given,SENTENCE,-p sentence "$(SENTENCE)") \
+	$(call given,SEED,-p seed "$(SEED)") \
+	$(call given,D_OUT,-p d_out "$(D_OUT)") \
+	$(call given,NUM_HEADS,-p num_heads "$(NUM_HEADS)") \
+	$(call given,PARAMS,$(PARAMS)) \
+	$(call given,OUT,--out "$(OUT)")
+
+.PHONY: help run test lint lab clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+run: .venv/installed ## execute every notebook and store its outputs (copies: SENTENCE=attention SEED=1 D_OUT=4 NUM_HEADS=2 OUT=build/copies)
+	@$(if $(strip $(RUN_OPTIONS)),,if [ -f tools/make_exercises.py ]; then $(BIN)/python tools/make_exercises.py; fi)
+	@$(BIN)/python tools/run_notebooks.py $(RUN_OPTIONS)
+
+test: .venv/installed ## unit tests, doctests, and every notebook executed and compared with its stored outputs
+	@$(BIN)/python -m pytest
+
+lint: .venv/installed ## style of code and notebooks, types of the package
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+lab: .venv/installed ## open JupyterLab in notebooks/
+	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+clean: ## remove .venv, build/ and caches
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+.venv/installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python must be 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); try make PYTHON=python3.11 ..." >&2; exit 1; }
+	@echo "setting up .venv; the first time this takes a minute or more"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@touch $@
