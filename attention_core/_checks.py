@@ -3,8 +3,15 @@
 Each check names the rule, what was expected and what came, and raises ValueError or TypeError.
 """
 
+import math
+import sys
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LARGEST_COUNT = 2**31 - 1  # more numbers than this do not fit into most memories
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
@@ -15,14 +22,20 @@ def check_tensor(name: str, x: Tensor, min_dims: int, dims: str) -> None:
     """`x` is a dense tensor of real floating-point numbers with at least `min_dims` dimensions, none empty."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-    if not x.is_floating_point():
+    if x.dtype not in FLOATING:
         raise TypeError(f"{name} must hold floating-point numbers, got {x.dtype}; convert it with .float()")
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}; convert it with .to_dense()")
+    check_dense(name, x)
     if x.dim() < min_dims:
         raise ValueError(f"{name} must have shape {dims}, got {shape_of(x)}")
     if 0 in x.shape:
         raise ValueError(f"{name} must not be empty, got shape {shape_of(x)}")
+
+
+def check_dense(name: str, x: Tensor) -> None:
+    if x.is_nested:
+        raise TypeError(f"{name} must be a dense tensor, got a nested one; convert it with .to_padded_tensor()")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}; convert it with .to_dense()")
 
 
 def check_alike(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
@@ -31,10 +44,16 @@ def check_alike(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
         raise ValueError(
             f"{name} and {other_name} must be on the same device: {name} on {x.device}, {other_name} on {other.device}"
         )
-    if x.dtype != other.dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != other.dtype and not _autocast_mixes(x, other):
         raise TypeError(
             f"{name} and {other_name} must share one dtype: {name} is {x.dtype}, {other_name} is {other.dtype}"
         )
+
+
+def _autocast_mixes(x: Tensor, other: Tensor) -> bool:
+    device = x.device.type
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return enabled and torch.float64 not in (x.dtype, other.dtype)
 
 
 def check_batch(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
@@ -52,8 +71,7 @@ def check_boolean(name: str, mask: Tensor, meaning: str) -> None:
         raise TypeError(f"{name} must be a boolean torch.Tensor ({meaning}), got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise TypeError(f"{name} must be boolean ({meaning}), got {mask.dtype}")
-    if mask.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {mask.layout}; convert it with .to_dense()")
+    check_dense(name, mask)
 
 
 def check_mask(mask: Tensor, scores: Tensor) -> None:
@@ -77,11 +95,34 @@ def check_int(name: str, value: object, minimum: int = 1, maximum: int | None = 
         raise ValueError(f"{name} must be at most {maximum}, got {value}")
 
 
+def check_entries(name: str, sizes: Sequence[int]) -> None:
+    if math.prod(sizes) > LARGEST_COUNT:
+        raise ValueError(f"{name} may hold at most {LARGEST_COUNT} numbers, got shape {tuple(sizes)}")
+
+
+def check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
+
+
+def check_scale(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"scale must be a number, got {value!r} of type {type(value).__name__}")
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(f"scale must be a finite number, got {value}")
+
+
 def check_dropout(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} is the share dropped and must be in [0, 1), got {value}")
+
+
+def check_widths(d_in: int, d_out: int) -> None:
+    check_int("d_in", d_in)
+    check_int("d_out", d_out)
+    check_entries("a weight matrix", (max(d_in, d_out), d_out))
 
 
 def check_heads(d_out: int, num_heads: int) -> None:

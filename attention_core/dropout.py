@@ -1,12 +1,20 @@
 """Dropout taken apart: which weights are kept, and what is done with them."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attention_core._checks import check_boolean, check_dropout, check_int, check_tensor, shape_of
+from attention_core._checks import (
+    check_boolean,
+    check_dropout,
+    check_entries,
+    check_int,
+    check_tensor,
+    shape_of,
+)
 
 MCG_MULTIPLIER = 1132489760
 MCG_MODULUS = 2**31 - 1
@@ -34,6 +42,8 @@ def dropout_keep_mask(shape: Sequence[int], dropout_p: float, *, seed: int, stre
     sizes = _as_shape(shape)
     check_dropout("dropout_p", dropout_p)
     check_int("seed", seed, 0, 2**32 - 1)
+    if not isinstance(stream, str):
+        raise TypeError(f"stream must be a str, got {stream!r} of type {type(stream).__name__}")
     if stream not in _STREAMS:
         raise ValueError(f"stream must be one of {sorted(_STREAMS)}, got {stream!r}")
     return _STREAMS[stream](sizes, seed) < 1 - dropout_p
@@ -74,22 +84,23 @@ def _as_shape(shape: Sequence[int]) -> tuple[int, ...]:
         raise TypeError(f"shape must be a tuple of ints, got {type(shape).__name__}")
     for size in shape:
         check_int("every size in shape", size)
+    check_entries("the mask", shape)
     return tuple(shape)
 
 
 def _torch_uniforms(shape: tuple[int, ...], seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, dtype=torch.float64, generator=generator)
+    return torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu")
 
 
 def _mkl_uniforms(shape: tuple[int, ...], seed: int) -> Tensor:
     first = int(np.random.RandomState(seed).randint(0, 2**32, dtype=np.uint32))
     x = first % MCG_MODULUS or 1
-    uniforms = np.empty(shape)
-    for place in range(uniforms.size):
-        uniforms.flat[place] = x / MCG_MODULUS
+    uniforms = []
+    for _ in range(math.prod(shape)):
+        uniforms.append(x / MCG_MODULUS)
         x = MCG_MULTIPLIER * x % MCG_MODULUS
-    return torch.from_numpy(uniforms)
+    return torch.tensor(uniforms, dtype=torch.float64, device="cpu").reshape(shape)
 
 
 _STREAMS = {"torch": _torch_uniforms, "mkl": _mkl_uniforms}

@@ -5,6 +5,7 @@ the description is the image's alternative text too.
 """
 
 import base64
+import functools
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -38,10 +39,14 @@ class Picture:
         self.figure = figure
         self.description = description
 
-    def png(self) -> bytes:
+    @functools.cached_property
+    def _png(self) -> bytes:
         buffer = io.BytesIO()
         self.figure.savefig(buffer, format="png", dpi=100, bbox_inches="tight", metadata={"Software": None})
         return buffer.getvalue()
+
+    def png(self) -> bytes:
+        return self._png  # drawn once: drawing again would lay out the figure anew and move it a little
 
     def _ipython_display_(self) -> None:
         text = f"Figure: {self.description}"
@@ -69,7 +74,12 @@ def heatmap(
         kind: "weights" (one colour scale from 0 to 1), "scores" (the matrix's own scale) or "mask" (True = may attend).
         row_label, column_label: the names of the two axes.
     Returns: a Picture.
-    Raises: ValueError where shape, names or kind do not fit.
+    Raises: TypeError or ValueError where type, shape, names or kind do not fit.
+
+    >>> heatmap(torch.eye(2), ["a", "b"], ["a", "b"], "Identity").description
+    'Identity, queries down (a, b), keys across. The largest 1.00 for a and a, the smallest 0.00 for a and b.'
+
+    First used in notebook 00.
     """
     shown = _as_matrix(matrix, rows, columns, kind)
     figure = Figure(figsize=(2.2 + 0.72 * shown.shape[1], 1.4 + 0.5 * shown.shape[0]), layout="constrained")
@@ -91,10 +101,16 @@ def head_grid(weights: Tensor, tokens: Sequence[str], title: str) -> Picture:
         tokens: the T tokens.
         title: what the numbers are.
     Returns: a Picture.
-    Raises: ValueError where the shape does not fit the tokens.
+    Raises: TypeError or ValueError where type or shape do not fit the tokens.
+
+    >>> head_grid(torch.ones(1, 1, 1), ["a"], "One head").description
+    'One head, queries down (a), keys across. Head 0: The largest 1.00 for a and a, the smallest 1.00 for a and a.'
+
+    First used in notebook 06.
     """
-    if weights.dim() != 3:
-        raise ValueError(f"weights must have shape (heads, tokens, tokens), got {tuple(weights.shape)}")
+    _check_real("weights", weights)
+    if weights.dim() != 3 or len(weights) == 0:
+        raise ValueError(f"weights must have shape (1 or more heads, tokens, tokens), got {tuple(weights.shape)}")
     heads = [_as_matrix(head, tokens, tokens, "weights") for head in weights]
     columns = min(len(heads), 2 if len(tokens) > 4 else 4)
     lines = -(-len(heads) // columns)
@@ -119,9 +135,15 @@ def word_vectors(vectors: Tensor, tokens: Sequence[str], title: str) -> Picture:
         tokens: the T tokens.
         title: what is drawn.
     Returns: a Picture.
-    Raises: ValueError where the shape does not fit the tokens.
+    Raises: TypeError or ValueError where type or shape do not fit the tokens.
+
+    >>> word_vectors(torch.eye(3)[:1], ["a"], "One word").description
+    'One word. Each word is an arrow from the origin: a at (1.00, 0.00, 0.00).'
+
+    First used in notebook 01.
     """
-    if vectors.dim() != 2 or vectors.shape[0] != len(tokens) or vectors.shape[1] < 3:
+    _check_real("vectors", vectors)
+    if vectors.dim() != 2 or len(tokens) == 0 or vectors.shape[0] != len(tokens) or vectors.shape[1] < 3:
         raise ValueError(f"vectors must have shape ({len(tokens)}, 3 or more), got {tuple(vectors.shape)}")
     points = vectors.detach().round(decimals=4)[:, :3].tolist()
     lower = [i for i in range(len(points)) if points[i][2] < points[_nearest(points, i)][2]]
@@ -133,11 +155,12 @@ def word_vectors(vectors: Tensor, tokens: Sequence[str], title: str) -> Picture:
         below = number in lower
         axes.text(*(1.03 * x for x in point), token, color=colour, fontsize=11, va="top" if below else "bottom")
     for axis, column in zip("xyz", zip(*points, strict=True), strict=True):
-        getattr(axes, f"set_{axis}lim")(min(0.0, *column), max(0.0, *column))
+        low, high = min(0.0, *column), max(0.0, *column)
+        getattr(axes, f"set_{axis}lim")(low, high if low < high else 1.0)
         getattr(axes, f"set_{axis}label")(f"feature {'xyz'.index(axis) + 1}")
     axes.set_title(title)
     places = "; ".join(
-        f"{token} at ({', '.join(f'{x:.2f}' for x in point)})" for token, point in zip(tokens, points, strict=True)
+        f"{token} at ({', '.join(f'{x:z.2f}' for x in point)})" for token, point in zip(tokens, points, strict=True)
     )
     return Picture(figure, f"{title}. Each word is an arrow from the origin: {places}.")
 
@@ -154,18 +177,26 @@ def curves(
         x_label, y_label: the names of the axes.
         log: the axes with a logarithmic scale: "", "x", "y" or "xy".
     Returns: a Picture.
-    Raises: ValueError where a curve and x differ in length.
+    Raises: ValueError where a curve and x differ in length, or where there is none.
+
+    >>> curves([1, 2], {"squares": [1, 4]}, "Powers", x_label="x", y_label="y").description
+    'Powers, y against x: squares goes from 1.00 at 1 to 4.00 at 2.'
+
+    First used in notebook 02.
     """
+    if len(x) == 0 or len(lines) == 0:
+        raise ValueError(f"there must be a curve and a place to measure it, got {len(lines)} curves, {len(x)} places")
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.add_subplot()
+    rounding, shown = (".4g", ".3g") if "y" in log else (".4f", "z.2f")
     said = []
     for number, (name, values) in enumerate(lines.items()):
         if len(values) != len(x):
             raise ValueError(f"curve {name!r} must have one number for each x: {len(x)} expected, got {len(values)}")
-        y = [round(float(value), 4) for value in values]
+        y = [float(f"{float(value):{rounding}}") for value in values]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         axes.plot(list(x), y, color=colour, marker=marker, label=name)
-        said.append(f"{name} goes from {y[0]:.2f} at {x[0]:g} to {y[-1]:.2f} at {x[-1]:g}")
+        said.append(f"{name} goes from {y[0]:{shown}} at {x[0]:g} to {y[-1]:{shown}} at {x[-1]:g}")
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
     if "x" in log:
         axes.set_xscale("log", base=2)
@@ -183,9 +214,17 @@ def _nearest(points: list[list[float]], i: int) -> int:
     return min(others, key=lambda j: math.dist(points[i], points[j]), default=i)
 
 
+def _check_real(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.is_complex():
+        raise TypeError(f"{name} must hold real numbers, got {x.dtype}")
+
+
 def _as_matrix(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind: str) -> Tensor:
     if kind not in ("weights", "scores", "mask"):
         raise ValueError(f"kind must be 'weights', 'scores' or 'mask', got {kind!r}")
+    _check_real("the matrix", matrix)
     if tuple(matrix.shape) != (len(rows), len(columns)):
         raise ValueError(f"the matrix must have shape ({len(rows)}, {len(columns)}), got {tuple(matrix.shape)}")
     return matrix.detach().to(torch.float64).round(decimals=4)  # the last bits differ between machines; pictures do not
@@ -208,7 +247,7 @@ def _draw_cells(axes: Axes, matrix: Tensor, kind: str) -> Any:
 def _cell_text(value: float, kind: str) -> str:
     if kind == "mask":
         return "yes" if value else "no"
-    return "-inf" if value == -torch.inf else f"{value + 0.0:.2f}"
+    return "-inf" if value == -torch.inf else f"{value:z.2f}"
 
 
 def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], row_label: str, column_label: str) -> None:
@@ -222,6 +261,8 @@ def _describe(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind:
         counts = ", ".join(f"{int(row.sum())}" for row in matrix)
         return f"Cells that may be attended to, row by row: {counts} of {len(columns)}."
     finite = matrix.isfinite()
+    if not finite.any():
+        return "No cell holds a finite number."
     largest = matrix.masked_fill(~finite, -torch.inf).numpy().argmax()
     smallest = matrix.masked_fill(~finite, torch.inf).numpy().argmin()
     said = [
@@ -229,9 +270,11 @@ def _describe(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind:
         for word, place in (("largest", largest), ("smallest", smallest))
     ]
     hidden = int((~finite).sum())
-    return f"The {', the '.join(said)}." + (f" {hidden} cells are minus infinity." if hidden else "")
+    number = "minus infinity" if (matrix[~finite] == -torch.inf).all() else "no finite number"
+    cells = "1 cell is" if hidden == 1 else f"{hidden} cells are"
+    return f"The {', the '.join(said)}." + (f" {cells} {number}." if hidden else "")
 
 
 def _place(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], place: int) -> str:
     i, j = divmod(place, matrix.shape[1])
-    return f"{matrix[i, j].item():.2f} for {rows[i]} and {columns[j]}"
+    return f"{matrix[i, j].item():z.2f} for {rows[i]} and {columns[j]}"

@@ -388,6 +388,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     start = time.monotonic()
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
+    # each kernel gets its share of the cores: threads of several kernels that wait for each other cost minutes
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
     try:
         with stoppable():
             jobs = prepare(options)
