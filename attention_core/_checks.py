@@ -100,6 +100,15 @@ def check_entries(name: str, sizes: Sequence[int]) -> None:
         raise ValueError(f"{name} may hold at most {LARGEST_COUNT} numbers, got shape {tuple(sizes)}")
 
 
+def check_past(num_queries: int, num_keys: int) -> None:
+    """With the last query at the last key, every query has a key at its own place."""
+    if num_keys < num_queries:
+        raise ValueError(
+            f"num_keys must be at least num_queries, so that every query sees a key: "
+            f"num_queries={num_queries}, num_keys={num_keys}"
+        )
+
+
 def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from attention_core._checks import (
+    LARGEST_COUNT,
     check_alike,
     check_batch,
     check_dim,
+    check_dropout,
     check_int,
     check_mask,
+    check_scale,
     check_tensor,
     shape_of,
 )
@@ -67,7 +70,7 @@ def scale_scores(scores: Tensor, head_dim: int) -> Tensor:
     Source: Vaswani et al. 2017, section 3.2.1. Built in notebook 02.
     """
     check_tensor("scores", scores, 2, "(..., L, S)")
-    check_int("head_dim", head_dim)
+    check_int("head_dim", head_dim, 1, LARGEST_COUNT)
     return scores / math.sqrt(head_dim)
 
 
@@ -87,7 +90,7 @@ def entropy(weights: Tensor) -> Tensor:
     Source: Shannon 1948. Built in notebook 02.
     """
     check_tensor("weights", weights, 1, "(..., S)")
-    if (weights < 0).any():
+    if not weights.is_meta and (weights < 0).any():
         raise ValueError(f"weights must not be negative, got {weights.min().item()}")
     return torch.special.entr(weights).sum(dim=-1)  # (..., S) -> (...)
 
@@ -138,8 +141,8 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return softmax(scores)
     check_mask(mask, scores)
     nothing_allowed = ~mask.any(dim=-1, keepdim=True)  # (..., L, 1)
-    visible = scores.masked_fill(~mask, -torch.inf).masked_fill(nothing_allowed, 0.0)
-    return softmax(visible).masked_fill(~mask, 0.0)
+    visible = scores.masked_fill(~mask, -torch.inf).masked_fill(nothing_allowed, 0.0)  # (..., L, S)
+    return softmax(visible).masked_fill(~mask, 0.0)  # (..., L, S)
 
 
 def attention_weights(
@@ -164,8 +167,10 @@ def attention_weights(
     Source: Vaswani et al. 2017, section 3.2.1. Built in notebook 03.
     """
     scores = dot_product_scores(queries, keys)  # (..., L, S)
-    scaled = scale_scores(scores, queries.shape[-1]) if scale is None else scores * scale
-    return masked_softmax(scaled, mask)
+    if scale is None:
+        return masked_softmax(scale_scores(scores, queries.shape[-1]), mask)
+    check_scale(scale)
+    return masked_softmax(scores * float(scale), mask)
 
 
 def context_vectors(weights: Tensor, values: Tensor) -> Tensor:
@@ -224,6 +229,7 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. 2017, section 3.2.1. Built in notebooks 03, 04 and 05.
     """
     weights = attention_weights(queries, keys, mask, scale=scale)  # (..., L, S)
+    check_dropout("dropout_p", dropout_p)
     if keep is not None:
         weights = apply_dropout(weights, keep, dropout_p)
     elif dropout_p != 0.0:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attention_core._checks import check_int
+from attention_core._checks import check_dense, check_entries, check_int, check_past
 
 
 def causal_mask(num_queries: int, num_keys: int | None = None) -> Tensor:
@@ -28,11 +28,8 @@ def causal_mask(num_queries: int, num_keys: int | None = None) -> Tensor:
     check_int("num_queries", num_queries)
     num_keys = num_queries if num_keys is None else num_keys
     check_int("num_keys", num_keys)
-    if num_keys < num_queries:
-        raise ValueError(
-            f"num_keys must be at least num_queries, so that every query sees a key: "
-            f"num_queries={num_queries}, num_keys={num_keys}"
-        )
+    check_past(num_queries, num_keys)
+    check_entries("the mask", (num_queries, num_keys))
     everything = torch.ones(num_queries, num_keys, dtype=torch.bool)  # (L, S)
     return everything.tril(diagonal=num_keys - num_queries)
 
@@ -62,6 +59,7 @@ def padding_mask(lengths: Sequence[int] | Tensor, max_length: int | None = None)
     check_int("max_length", max_length)
     if max(sizes) > max_length:
         raise ValueError(f"no length may exceed max_length: lengths={sizes}, max_length={max_length}")
+    check_entries("the mask", (len(sizes), 1, max_length))
     places = torch.arange(max_length)  # (S,)
     return (places < torch.tensor(sizes).unsqueeze(-1)).unsqueeze(-2)  # (B, 1, S)
 
@@ -70,6 +68,9 @@ def _as_ints(lengths: Sequence[int] | Tensor) -> list[int]:
     if not isinstance(lengths, (Tensor, list, tuple)):
         raise TypeError(f"lengths must be a list of ints or a 1-D tensor, got {type(lengths).__name__}")
     if isinstance(lengths, Tensor):
+        check_dense("lengths", lengths)
+        if lengths.is_meta:
+            raise ValueError("lengths must hold numbers, got a tensor on device meta, which holds none")
         if lengths.dim() != 1:
             raise ValueError(f"lengths must be 1-D, one number a sequence, got shape {tuple(lengths.shape)}")
         lengths = lengths.tolist()

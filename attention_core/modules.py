@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attention_core._checks import check_dropout, check_heads, check_input, check_int, check_length
+from attention_core._checks import (
+    check_dropout,
+    check_flag,
+    check_heads,
+    check_input,
+    check_int,
+    check_length,
+    check_widths,
+)
 from attention_core.functional import attention_weights, context_vectors, merge_heads, split_heads
 from attention_core.masks import causal_mask
 
@@ -31,8 +39,7 @@ class SelfAttentionV1(nn.Module):
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
-        check_int("d_in", d_in)
-        check_int("d_out", d_out)
+        check_widths(d_in, d_out)
         self.d_in = d_in
         self.d_out = d_out
         self.W_query = nn.Parameter(torch.rand(d_in, d_out))
@@ -68,8 +75,8 @@ class SelfAttentionV2(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False) -> None:
         super().__init__()
-        check_int("d_in", d_in)
-        check_int("d_out", d_out)
+        check_widths(d_in, d_out)
+        check_flag("qkv_bias", qkv_bias)
         self.d_in = d_in
         self.d_out = d_out
         self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
@@ -106,10 +113,10 @@ class CausalAttention(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, context_length: int, dropout: float, qkv_bias: bool = False) -> None:
         super().__init__()
-        check_int("d_in", d_in)
-        check_int("d_out", d_out)
+        check_widths(d_in, d_out)
         check_int("context_length", context_length)
         check_dropout("dropout", dropout)
+        check_flag("qkv_bias", qkv_bias)
         self.d_in = d_in
         self.d_out = d_out
         self.context_length = context_length
@@ -154,6 +161,7 @@ class MultiHeadAttentionWrapper(nn.Module):
         self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
     ) -> None:
         super().__init__()
+        check_widths(d_in, d_out)
         check_heads(d_out, num_heads)
         self.d_out = d_out
         self.num_heads = num_heads
@@ -195,10 +203,11 @@ class MultiHeadAttention(nn.Module):
         self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
     ) -> None:
         super().__init__()
-        check_int("d_in", d_in)
+        check_widths(d_in, d_out)
         check_heads(d_out, num_heads)
         check_int("context_length", context_length)
         check_dropout("dropout", dropout)
+        check_flag("qkv_bias", qkv_bias)
         self.d_in = d_in
         self.d_out = d_out
         self.context_length = context_length

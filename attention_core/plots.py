@@ -8,7 +8,7 @@ import base64
 import functools
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -236,18 +236,27 @@ def _draw_cells(axes: Axes, matrix: Tensor, kind: str) -> Any:
     colour_map = colormaps[COLOUR_MAP].with_extremes(bad="#d9d9d9")
     visible = matrix.masked_fill(~matrix.isfinite(), torch.nan)
     image = axes.imshow(visible.numpy(), cmap=colour_map, vmin=low, vmax=high, aspect="auto")
+    colours = image.to_rgba(visible.numpy())  # (L, S, 4)
+    decimals = 0 if torch.equal(finite, finite.round()) else 2
     if matrix.shape[1] <= LARGEST_LABELLED:
         for i, row in enumerate(matrix.tolist()):
             for j, value in enumerate(row):
-                dark = value - low < 0.55 * (high - low) and value != -torch.inf
-                axes.text(j, i, _cell_text(value, kind), ha="center", va="center", color="white" if dark else "black")
+                text = _cell_text(value, kind, decimals)
+                axes.text(j, i, text, ha="center", va="center", color=_readable_on(colours[i, j]))
     return image
 
 
-def _cell_text(value: float, kind: str) -> str:
+def _readable_on(background: Iterable[float]) -> str:
+    """Black or white, whichever stands out more (relative luminance as in WCAG 2)."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in list(background)[:3])
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
+
+
+def _cell_text(value: float, kind: str, decimals: int) -> str:
     if kind == "mask":
         return "yes" if value else "no"
-    return "-inf" if value == -torch.inf else f"{value:z.2f}"
+    return "-inf" if value == -torch.inf else f"{value:z.{decimals}f}"
 
 
 def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], row_label: str, column_label: str) -> None:
@@ -259,7 +268,7 @@ def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], row_labe
 def _describe(matrix: Tensor, rows: Sequence[str], columns: Sequence[str], kind: str) -> str:
     if kind == "mask":
         counts = ", ".join(f"{int(row.sum())}" for row in matrix)
-        return f"Cells that may be attended to, row by row: {counts} of {len(columns)}."
+        return f"Cells with yes, row by row: {counts} of {len(columns)}."
     finite = matrix.isfinite()
     if not finite.any():
         return "No cell holds a finite number."

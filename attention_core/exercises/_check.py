@@ -85,7 +85,7 @@ def _evaluate(exercise: Exercise, function: Any, seconds: float) -> Result:
         return _wrong(exercise, "wrong arguments", [problem])
     trials = _try_all(exercise, function, seconds)
     if _is_open(trials[0], function):
-        says = "not done yet. Replace the `raise NotImplementedError` by your own lines, and run the cell again."
+        says = "not done yet.\nReplace `raise NotImplementedError` by your own lines, and run the cell again."
         return Result(exercise.id, "open", "", f"{exercise.id}: {says}")
     wrong = [trial for trial in trials if not trial.right]
     if not wrong:
@@ -121,7 +121,7 @@ def _right(exercise: Exercise, trials: list[Trial]) -> Result:
     message = f"Right: {exercise.id}. Tried on {len(trials)} inputs: {names}."
     if any(trial.call.printed for trial in trials):
         message += " (What your function printed meanwhile is left out.)"
-    return Result(exercise.id, "right", "", textwrap.fill(message, 120, break_on_hyphens=False))
+    return Result(exercise.id, "right", "", textwrap.fill(message, WIDTH, break_on_hyphens=False))
 
 
 def _wrong(exercise: Exercise, mistake: str, lines: list[str]) -> Result:
