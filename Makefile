@@ -11,10 +11,10 @@ RUN_OPTIONS = \
 	$(call given,PARAMS,$(PARAMS)) \
 	$(call given,OUT,--out "$(OUT)")
 
-.PHONY: help run test lint lab clean
+.PHONY: help run test lint lab grade browser-test bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 run: .venv/installed ## execute every notebook and store its outputs (copies: SENTENCE=attention SEED=1 D_OUT=4 NUM_HEADS=2 OUT=build/copies)
 	@$(if $(strip $(RUN_OPTIONS)),,if [ -f tools/make_exercises.py ]; then $(BIN)/python tools/make_exercises.py; fi)
@@ -28,8 +28,18 @@ lint: .venv/installed ## style of code and notebooks, types of the package
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
+grade: .venv/installed ## run the checks of a folder of submitted notebooks (DIR=folder, with a folder for each student)
+	@$(if $(DIR),,$(error DIR must name the folder of submissions, as in make grade DIR=submissions))
+	@$(BIN)/python tools/grade.py "$(DIR)"
+
 lab: .venv/installed ## open JupyterLab in notebooks/
 	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+browser-test: .venv/browser ## run lessons and exercises in JupyterLab in a headless browser (needs chromium; IF_AVAILABLE=1: else skip)
+	@$(BIN)/python tools/browser_test.py $(call given,IF_AVAILABLE,--if-available)
+
+bench: .venv/installed ## time and peak memory against the alternatives (BENCH="--quick", BENCH="--device cuda --dtype bfloat16")
+	@$(BIN)/python benchmarks/run.py $(call given,BENCH,$(BENCH))
 
 clean: ## remove .venv, build/ and caches
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -41,4 +51,8 @@ clean: ## remove .venv, build/ and caches
 	@echo "setting up .venv; the first time this takes a minute or more"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@touch $@
+
+.venv/browser: requirements-browser.txt .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-browser.txt
 	@touch $@

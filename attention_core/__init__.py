@@ -24,6 +24,7 @@ from attention_core.modules import (
     SelfAttentionV2,
 )
 from attention_core.parameters import check_parameters
+from attention_core.tiled import tiled_attention
 
 __all__ = [
     "CausalAttention",
@@ -49,4 +50,5 @@ __all__ = [
     "scaled_dot_product_attention",
     "softmax",
     "split_heads",
+    "tiled_attention",
 ]

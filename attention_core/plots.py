@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from IPython.display import display
 from matplotlib import colormaps
@@ -188,7 +189,7 @@ def curves(
         raise ValueError(f"there must be a curve and a place to measure it, got {len(lines)} curves, {len(x)} places")
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.add_subplot()
-    rounding, shown = (".4g", ".3g") if "y" in log else (".4f", "z.2f")
+    rounding = ".4g" if "y" in log else ".4f"
     said = []
     for number, (name, values) in enumerate(lines.items()):
         if len(values) != len(x):
@@ -196,7 +197,8 @@ def curves(
         y = [float(f"{float(value):{rounding}}") for value in values]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         axes.plot(list(x), y, color=colour, marker=marker, label=name)
-        said.append(f"{name} goes from {y[0]:{shown}} at {x[0]:g} to {y[-1]:{shown}} at {x[-1]:g}")
+        first, last = (_in_words(number, "y" in log) for number in (y[0], y[-1]))
+        said.append(f"{name} goes from {first} at {x[0]:g} to {last} at {x[-1]:g}")
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
     if "x" in log:
         axes.set_xscale("log", base=2)
@@ -207,6 +209,12 @@ def curves(
     axes.grid(alpha=0.3)
     axes.legend()
     return Picture(figure, f"{title}, {y_label} against {x_label}: {'; '.join(said)}.")
+
+
+def _in_words(number: float, logarithmic: bool) -> str:
+    if logarithmic:
+        return np.format_float_positional(number, precision=3, fractional=False, trim="-")
+    return f"{number:z.2f}"
 
 
 def _nearest(points: list[list[float]], i: int) -> int:

@@ -220,7 +220,7 @@ def test_small_numbers_survive_on_a_logarithmic_axis():
     axes = picture.figure.axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert list(axes.lines[0].get_ydata()) == [0.5, 1.234e-05]
-    assert picture.description == "T, y against x: a goes from 0.5 at 2 to 1.23e-05 at 8."
+    assert picture.description == "T, y against x: a goes from 0.5 at 2 to 0.0000123 at 8."
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "8"]
     assert picture.png()
 
