@@ -293,6 +293,113 @@ def permute_loop(W_query: Tensor, W_key: Tensor, W_value: Tensor, W_out: Tensor,
     return tuple(new)
 
 
+def pack_into_empty(W_query: Tensor, W_key: Tensor, W_value: Tensor) -> Tensor:
+    d_in, d_out = W_query.shape
+    packed = torch.empty(3 * d_out, d_in)
+    for i, W in enumerate((W_query, W_key, W_value)):
+        packed[i * d_out : (i + 1) * d_out] = W.T
+    return packed
+
+
+def cached_padded(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    past = keys.shape[-2] - queries.shape[-2]
+    padded = torch.cat([torch.zeros_like(keys[..., :past, :]), queries], dim=-2)
+    return F.scaled_dot_product_attention(padded, keys, values, is_causal=True)[..., past:, :]
+
+
+def cached_loop(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    past = keys.shape[-2] - queries.shape[-2]
+    rows = []
+    for i in range(queries.shape[-2]):
+        seen = past + i + 1
+        rows.append(
+            F.scaled_dot_product_attention(queries[..., i : i + 1, :], keys[..., :seen, :], values[..., :seen, :])
+        )
+    return torch.cat(rows, dim=-2)
+
+
+def mixes_by_gradient(layer: Any, batch: Tensor) -> bool:
+    for i in range(len(batch)):
+        own = batch.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad((layer(own)[i] ** 2).sum(), own)
+        gradient[i] = 0
+        if gradient.abs().max() > 1e-6:
+            return True
+    return False
+
+
+def mixes_by_single_sentences(layer: Any, batch: Tensor) -> bool:
+    for i in range(len(batch)):
+        other = torch.randn_like(batch)
+        other[i] = batch[i]
+        if not torch.allclose(layer(batch)[i], layer(other)[i], atol=1e-5):
+            return True
+    return False
+
+
+def online_floats(scores: Tensor) -> tuple[float, float]:
+    largest, total = -math.inf, 0.0
+    for score in scores.tolist():
+        new = max(largest, score)
+        total = total * math.exp(largest - new) + math.exp(score - new)
+        largest = new
+    return largest, total
+
+
+def online_if(scores: Tensor) -> list[Tensor]:
+    largest, total = scores[0], torch.ones(())
+    for score in scores[1:]:
+        if score > largest:
+            total = total * torch.exp(largest - score) + 1
+            largest = score
+        else:
+            total = total + torch.exp(score - largest)
+    return [largest, total]
+
+
+def blocks_by_split(queries: Tensor, keys: Tensor, values: Tensor, block_size: int) -> Tensor:
+    m = torch.full(queries.shape[:-1], -torch.inf)
+    total, context = torch.zeros(queries.shape[:-1]), torch.zeros(len(queries), values.shape[-1])
+    for k, v in zip(keys.split(block_size), values.split(block_size), strict=True):
+        scores = queries @ k.T / math.sqrt(k.shape[-1])
+        new = torch.maximum(m, scores.max(dim=1).values)
+        shrink, shares = torch.exp(m - new), torch.exp(scores - new[:, None])
+        total = shrink * total + shares.sum(1)
+        context = shrink[:, None] * context + shares @ v
+        m = new
+    return context / total[:, None]
+
+
+def blocks_by_logsumexp(queries: Tensor, keys: Tensor, values: Tensor, block_size: int) -> Tensor:
+    scores = (queries.double() @ keys.double().T / math.sqrt(keys.shape[-1])).split(block_size, dim=1)
+    sums = torch.stack([block.logsumexp(dim=1) for block in scores])
+    parts = [block.softmax(1) @ v.double() for block, v in zip(scores, values.split(block_size), strict=True)]
+    return (sums.softmax(0).unsqueeze(-1) * torch.stack(parts)).sum(0)
+
+
+def merge_where(m_a: Tensor, s_a: Tensor, c_a: Tensor, m_b: Tensor, s_b: Tensor, c_b: Tensor) -> tuple[Tensor, ...]:
+    m = torch.where(m_a > m_b, m_a, m_b)
+    a = torch.where(m_a == m, 1.0, torch.exp(m_a - m))
+    b = torch.where(m_b == m, 1.0, torch.exp(m_b - m))
+    return m, a * s_a + b * s_b, a * c_a + b * c_b
+
+
+def merge_nan_to_num(*blocks: Tensor) -> list[Tensor]:
+    m_a, s_a, c_a, m_b, s_b, c_b = blocks
+    m = torch.cat([m_a, m_b], dim=1).amax(1, keepdim=True)
+    a, b = (m_a - m).exp().nan_to_num(0.0), (m_b - m).exp().nan_to_num(0.0)
+    return [m, s_a * a + s_b * b, c_a * a + c_b * b]
+
+
+def merge_rows(*blocks: Tensor) -> tuple[Tensor, ...]:
+    rows = []
+    for m_a, s_a, c_a, m_b, s_b, c_b in zip(*blocks, strict=True):
+        m = max(m_a, m_b)
+        a, b = (0.0 if part == -math.inf else torch.exp(part - m) for part in (m_a, m_b))
+        rows.append((m, s_a * a + s_b * b, c_a * a + c_b * b))
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+
+
 RIGHT: dict[str, list[Any]] = {
     "01.dot_product": [dot_loop, torch.dot, lambda a, b: (a * b).sum(), lambda a, b: np.dot(a.numpy(), b.numpy())],
     "01.dot_product_scores": [
@@ -384,4 +491,34 @@ RIGHT: dict[str, list[Any]] = {
         lambda q, k, h: torch.einsum("...lhd,...shd->...hls", q.unflatten(-1, (h, -1)), k.unflatten(-1, (h, -1))),
     ],
     "06.permute_heads": [permute_index, permute_loop],
+    "07.pack_projections": [
+        pack_into_empty,
+        lambda q, k, v: torch.cat([q, k, v], dim=1).T,
+        lambda q, k, v: np.concatenate([q.numpy().T, k.numpy().T, v.numpy().T]),
+        lambda q, k, v: torch.stack([q.T, k.T, v.T]).flatten(0, 1),
+    ],
+    "07.find_the_mistake": [
+        cached_padded,
+        cached_loop,
+        lambda q, k, v: (
+            masked_allowed_first(
+                q @ k.mT / q.shape[-1] ** 0.5,
+                torch.ones(q.shape[-2], k.shape[-2]).tril(k.shape[-2] - q.shape[-2]).bool(),
+            )
+            @ v
+        ),
+    ],
+    "07.mixes_sentences": [mixes_by_gradient, mixes_by_single_sentences],
+    "08.online_sum": [
+        online_floats,
+        online_if,
+        lambda s: (s.max(), torch.exp(torch.logsumexp(s.double(), 0) - s.max())),
+        lambda s: (s.numpy().max(), np.exp(s.numpy() - s.numpy().max()).sum()),
+    ],
+    "08.find_the_mistake": [
+        blocks_by_split,
+        blocks_by_logsumexp,
+        lambda q, k, v, block_size: F.scaled_dot_product_attention(q, k, v),
+    ],
+    "08.merge_blocks": [merge_where, merge_nan_to_num, merge_rows],
 }
