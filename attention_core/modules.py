@@ -247,7 +247,7 @@ class FusedMultiHeadAttention(MultiHeadAttention):
     >>> FusedMultiHeadAttention(3, 4, context_length=6, dropout=0.0, num_heads=2)(torch.ones(1, 6, 3)).shape
     torch.Size([1, 6, 4])
 
-    Source: Dao et al. 2022. Shown in notebook 06.
+    Source: Dao et al. 2022. Built in notebook 07.
     """
 
     def forward(self, x: Tensor) -> Tensor:

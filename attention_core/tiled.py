@@ -34,7 +34,7 @@ def tiled_attention(
     is_causal: bool = False,
     block_size: int = 256,
 ) -> Tensor:
-    """Attend block by block, with a running maximum and a running sum in place of the whole table of weights.
+    """Attend block by block, with a running maximum and a running sum instead of the whole table of weights.
 
     context = softmax(queries @ keys^T / sqrt(D)) @ values, over the keys that mask and is_causal allow
 
@@ -62,7 +62,7 @@ def tiled_attention(
     for rows, block in zip(_ranges(num_queries, block_size), scaled.split(block_size, dim=-2), strict=True):
         seen = rows.stop + num_keys - num_queries if is_causal else num_keys
         visited = columns[: -(-seen // block_size)]
-        # Keeps the block's inputs only: backward computes its weights a second time in place of storing them.
+        # Keeps the block's inputs only: backward computes its weights a second time instead of storing them.
         context.append(
             checkpoint(
                 *(_attend, block, key_blocks, value_blocks, rows, visited, allowed),
