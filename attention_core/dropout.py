@@ -16,12 +16,12 @@ from attention_core._checks import (
     shape_of,
 )
 
-MCG_MULTIPLIER = 1132489760
+MCG_MULTIPLIER = 1132489760  # MKL's generator MCG31m1: state -> multiplier * state mod modulus
 MCG_MODULUS = 2**31 - 1
 
 
 def dropout_keep_mask(shape: Sequence[int], dropout_p: float, *, seed: int, stream: str = "torch") -> Tensor:
-    """Draw which entries dropout keeps: the same on every machine, for each of the two random streams in use.
+    """Draw which entries dropout keeps, from one of two generators; a seed gives the same mask on every machine.
 
     keep[i] = (u[i] < 1 - dropout_p), with u[0], u[1], ... uniform in [0, 1)
 
@@ -94,12 +94,13 @@ def _torch_uniforms(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def _mkl_uniforms(shape: tuple[int, ...], seed: int) -> Tensor:
+    """MKL's generator, started as PyTorch starts it: from one number of the Mersenne Twister, which NumPy has too."""
     first = int(np.random.RandomState(seed).randint(0, 2**32, dtype=np.uint32))
-    x = first % MCG_MODULUS or 1
+    state = first % MCG_MODULUS or 1  # 0 would stay 0 for ever
     uniforms = []
     for _ in range(math.prod(shape)):
-        uniforms.append(x / MCG_MODULUS)
-        x = MCG_MULTIPLIER * x % MCG_MODULUS
+        uniforms.append(state / MCG_MODULUS)
+        state = MCG_MULTIPLIER * state % MCG_MODULUS
     return torch.tensor(uniforms, dtype=torch.float64, device="cpu").reshape(shape)
 
 

@@ -60,7 +60,7 @@ def scale_scores(scores: Tensor, head_dim: int) -> Tensor:
     Args:
         scores: (..., L, S).
         head_dim: D, the number of terms in each dot product.
-    Returns: scaled scores (..., L, S). For random queries and keys of variance 1 their variance is 1.
+    Returns: scaled scores (..., L, S). For independent entries of mean 0 and variance 1 they have variance 1.
     Raises: TypeError or ValueError where scores is no floating-point tensor or head_dim no positive int.
 
     >>> scale_scores(torch.tensor([[2., 4.], [6., 8.]]), head_dim=4)
@@ -96,7 +96,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor, dim: int = -1) -> Tensor:
-    """Turn scores into positive weights that sum to 1, without overflow.
+    """Turn scores into weights between 0 and 1 that sum to 1, without overflow.
 
     weights[j] = exp(scores[j] - max) / sum_k exp(scores[k] - max)
 
@@ -181,7 +181,7 @@ def context_vectors(weights: Tensor, values: Tensor) -> Tensor:
     Args:
         weights: (..., L, S).
         values: (..., S, D).
-    Returns: context (..., L, D). Where rows sum to 1, no entry leaves the range of its column of values.
+    Returns: context (..., L, D). Where rows are shares of 1, no entry leaves the range of its column.
     Raises: TypeError or ValueError where dtype, device or shapes do not fit.
 
     >>> context_vectors(torch.tensor([[1., 0.], [.5, .5]]), torch.tensor([[2., 0.], [4., 8.]]))
@@ -219,7 +219,7 @@ def scaled_dot_product_attention(
     Args:
         queries, keys, values: (..., L, D), (..., S, D), (..., S, D_v).
         mask, scale: as in `attention_weights`.
-        keep, dropout_p: as in `apply_dropout`; no dropout where left out.
+        keep, dropout_p: as in `apply_dropout`, both or neither; no dropout where left out.
     Returns: context (..., L, D_v) and the weights (..., L, S) that made it, dropout included.
     Raises: TypeError or ValueError where dtype, device, shapes or range do not fit.
 
@@ -232,6 +232,8 @@ def scaled_dot_product_attention(
     check_dropout("dropout_p", dropout_p)
     if keep is not None:
         weights = apply_dropout(weights, keep, dropout_p)
+        if dropout_p == 0.0 and not keep.all():
+            raise ValueError("keep drops weights, so it needs the dropout_p that it was drawn with, got dropout_p=0.0")
     elif dropout_p != 0.0:
         raise ValueError(f"dropout_p={dropout_p} needs keep, the mask of what is kept; see dropout_keep_mask")
     return context_vectors(weights, values), weights

@@ -42,7 +42,8 @@ def padding_mask(lengths: Sequence[int] | Tensor, max_length: int | None = None)
     Args:
         lengths: B ints, the number of real tokens of each sequence; 0 hides a whole sequence.
         max_length: S; the longest of `lengths` where left out.
-    Returns: boolean (B, 1, S), True = may attend. It fits scores (B, L, S); use `.unsqueeze(1)` for (B, H, L, S).
+    Returns: boolean (B, 1, S), True = may attend. It fits scores (B, L, S).
+        For (B, H, L, S) use `.unsqueeze(1)`: without it, where B = H, it would hide by head and no error would tell.
     Raises: TypeError or ValueError where a length is no int, is negative or exceeds max_length.
 
     >>> padding_mask([1, 2])

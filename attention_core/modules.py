@@ -21,7 +21,7 @@ from attention_core.masks import causal_mask
 
 
 class SelfAttentionV1(nn.Module):
-    """Attend with three weight matrices held as plain parameters.
+    """Attend with three projection matrices held as plain parameters.
 
     context = softmax(Q K^T / sqrt(d_out)) V, with Q = x W_query, K = x W_key, V = x W_value
 
@@ -163,7 +163,9 @@ class MultiHeadAttentionWrapper(nn.Module):
         super().__init__()
         check_widths(d_in, d_out)
         check_heads(d_out, num_heads)
+        self.d_in = d_in
         self.d_out = d_out
+        self.context_length = context_length
         self.num_heads = num_heads
         self.head_dim = d_out // num_heads
         self.heads = nn.ModuleList(
@@ -237,10 +239,11 @@ class MultiHeadAttention(nn.Module):
 class FusedMultiHeadAttention(MultiHeadAttention):
     """Do what `MultiHeadAttention` does, with PyTorch's own attention kernel inside.
 
-    context = out_proj(merge(F.scaled_dot_product_attention(Q_h, K_h, V_h, is_causal=True)))
+    context = out_proj(merge(F.scaled_dot_product_attention(Q_h, K_h, V_h, is_causal=True, dropout in training only)))
 
     Args: those of `MultiHeadAttention`; the parameters have the same names, order and seeded values.
-    Returns: `forward(x)`: (..., T, d_in) -> (..., T, d_out), without ever holding the (T, T) weights;
+    Returns: `forward(x)`: (..., T, d_in) -> (..., T, d_out); where PyTorch has a fused kernel for the case (on CPU not
+        with dropout in training), without holding the (T, T) weights;
         `attention_weights(x)`: (..., H, T, T), without dropout.
     Raises: TypeError or ValueError where an argument is out of range or x does not fit.
 

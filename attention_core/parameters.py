@@ -24,7 +24,7 @@ def check_parameters(**parameters: object) -> None:
             load_sentence(value)  # type: ignore[arg-type]
         elif name == "dropout_p":
             check_dropout(name, value)
-        elif name.endswith("seed"):
+        elif name == "seed" or name.endswith("_seed"):
             check_int(name, value, 0, 2**32 - 1)
         else:
             check_int(name, value, 1, LARGEST_SIZE)

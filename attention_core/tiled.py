@@ -1,6 +1,6 @@
 """Attention one block at a time: the same result, and memory that grows with the length instead of its square.
 
-Shapes are those of `functional`: L queries, S keys, D numbers per vector; a block holds at most `block_size` of them.
+Shapes are those of `functional`; inside a block, L and S are the block's own queries and keys, at most `block_size`.
 """
 
 import math
@@ -60,12 +60,18 @@ def tiled_attention(
     allowed = _allowed(mask, is_causal, num_queries, num_keys, queries.device)
     context = []
     for rows, block in zip(_ranges(num_queries, block_size), scaled.split(block_size, dim=-2), strict=True):
-        seen = rows.stop + num_keys - num_queries if is_causal else num_keys
-        visited = columns[: -(-seen // block_size)]
+        last_seen = rows.stop - 1 + num_keys - num_queries if is_causal else num_keys - 1  # by the block's last query
+        visited = [block_columns for block_columns in columns if block_columns.start <= last_seen]
         # Keeps the block's inputs only: backward computes its weights a second time instead of storing them.
         context.append(
             checkpoint(
-                *(_attend, block, key_blocks, value_blocks, rows, visited, allowed),
+                _attend,
+                block,
+                key_blocks,
+                value_blocks,
+                rows,
+                visited,
+                allowed,
                 use_reentrant=False,
                 preserve_rng_state=False,
             )
@@ -87,12 +93,12 @@ def _attend(
     for columns, keys, values in zip(visited, key_blocks, value_blocks, strict=False):
         running = _add_block(running, queries, keys, values, allowed(rows, columns))
     context, total, _ = running
-    return context / total.masked_fill(total == 0, 1.0)  # (..., L, D_v)
+    return context / total.masked_fill(total == 0, 1.0)  # (..., L, D_v), 0 / 1 for a row with nothing allowed
 
 
 def _add_block(running: Running, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Running:
     """Take one more block of keys into the weighted sum, the sum of the exponentials and the largest score."""
-    context, total, largest = running  # (..., L, D_v), (..., L, 1), (..., L, 1)
+    context, total, largest = running  # (..., L, D_v), (..., L, 1), (..., L, 1); before the first block ()
     scores = queries @ keys.transpose(-2, -1)  # (..., L, D) @ (..., D, S) -> (..., L, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)

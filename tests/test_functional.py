@@ -9,6 +9,7 @@ from refusals import Unchanged, assert_refused
 from torch import tensor
 from torch.nn import functional as F
 
+import attention_core
 from attention_core import (
     apply_dropout,
     attention_weights,
@@ -594,3 +595,12 @@ def test_without_numbers_shapes_are_still_computed():
     context, weights = scaled_dot_product_attention(*(x.to("meta") for x in inputs()))
     assert (context.shape, weights.shape) == ((B, H, L, D_V), (B, H, L, S))
     assert entropy(weights).shape == (B, H, L)
+
+
+def test_keep_without_its_dropout_p_is_refused():
+    queries, keys, values = torch.rand(3, 5), torch.rand(7, 5), torch.rand(7, 2)
+    everything = torch.ones(3, 7, dtype=torch.bool)
+    context, _ = attention_core.scaled_dot_product_attention(queries, keys, values, keep=everything)
+    assert torch.equal(context, attention_core.scaled_dot_product_attention(queries, keys, values)[0])
+    with pytest.raises(ValueError, match=r"keep drops weights, so it needs the dropout_p .* got dropout_p=0.0"):
+        attention_core.scaled_dot_product_attention(queries, keys, values, keep=everything.tril())
