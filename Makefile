@@ -11,7 +11,7 @@ RUN_OPTIONS = \
 	$(call given,PARAMS,$(PARAMS)) \
 	$(call given,OUT,--out "$(OUT)")
 
-.PHONY: help run test lint lab grade browser-test bench clean
+.PHONY: help run test lint lab grade browser-test bench portable alterations audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -41,8 +41,17 @@ browser-test: .venv/browser ## run lessons and exercises in JupyterLab in a head
 bench: .venv/installed ## time and peak memory against the alternatives (BENCH="--quick", BENCH="--device cuda --dtype bfloat16")
 	@$(BIN)/python benchmarks/run.py $(call given,BENCH,$(BENCH))
 
+portable: .venv/installed ## every digit under several instruction sets and numbers of threads (TORCH=2.6.0: with that version, several GB)
+	@$(BIN)/python tools/portable.py $(call given,TORCH,--torch "$(TORCH)")
+
+alterations: .venv/installed ## alter the stored outputs in every known way and see that each is noticed (minutes)
+	@$(BIN)/python -m pytest --numprocesses=0 --quiet tests/test_alterations.py --all-alterations
+
+audit: .venv/installed ## known vulnerabilities in what is installed (needs a network that reaches an advisory database)
+	@$(BIN)/python tools/audit.py
+
 clean: ## remove .venv, build/ and caches
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
 
 .venv/installed: requirements.txt pyproject.toml

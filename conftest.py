@@ -1,7 +1,72 @@
 """Settings of the test run."""
 
 import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from nbval.plugin import IPyNbCell
+from notebook_cells import ExactCell, TolerantCell
+
+if TYPE_CHECKING:
+    from in_process import ExecutedCell
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one core for each worker: threads of several kernels that wait for each other cost minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tolerant",
+        action="store_true",
+        help="compare printed numbers of 4 or more decimals within one unit of their last place; for other processors",
+    )
+    parser.addoption("--all-alterations", action="store_true", help="try every alteration of the notebooks, not a few")
+    parser.addoption("--order-seed", type=int, help="repeat the order of files that a run with this seed had")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.order_seed is None:  # workers inherit the environment of the process that started them
+        drawn = str(random.SystemRandom().randrange(10**6))
+        config.option.order_seed = int(os.environ.setdefault("PYTEST_ORDER_SEED", drawn))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"files in random order: --order-seed={config.option.order_seed}"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, IPyNbCell):
+        item.__class__ = TolerantCell if item.config.option.tolerant else ExactCell
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle whole files; within a file, and so within a notebook, the order stays."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    names = sorted(files)
+    random.Random(config.option.order_seed).shuffle(names)
+    items[:] = [item for name in names for item in files[name]]
+
+
+@pytest.fixture(scope="session")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> "Callable[[Path], list[ExecutedCell]]":
+    """Executes a notebook in this process, once for all workers of a test run."""
+    import in_process  # here, since only some tests need torch
+    from filelock import FileLock
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def execute(path: Path) -> "list[ExecutedCell]":
+        kept = folder / f"{path.parent.name}-{path.stem}.json"
+        with FileLock(f"{kept}.lock"):
+            if not kept.is_file():
+                kept.write_text(in_process.to_json(in_process.execute(path)), encoding="utf-8")
+            return in_process.from_json(kept.read_text(encoding="utf-8"))
+
+    return execute

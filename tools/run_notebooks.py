@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -363,7 +363,8 @@ def store(jobs: list[Job]) -> int:
         raise RunError(f"cannot store the notebooks: {error}") from None
     finally:
         for written in temporary.values():
-            written.unlink(missing_ok=True)
+            with suppress(OSError):  # in a read-only folder even this fails; what failed first is reported
+                written.unlink(missing_ok=True)
     return len(changed)
 
 
