@@ -115,7 +115,8 @@ def softmax(scores: Tensor, dim: int = -1) -> Tensor:
     check_tensor("scores", scores, 1, "(..., S)")
     check_dim("scores", scores, dim)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    exponentials = (wide - wide.amax(dim=dim, keepdim=True)).exp()
+    largest = wide.detach().amax(dim=dim, keepdim=True)  # cancels out, so no gradient has to pass through it
+    exponentials = (wide - largest).exp()
     return (exponentials / exponentials.sum(dim=dim, keepdim=True)).to(scores.dtype)
 
 
@@ -140,8 +141,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is None:
         return softmax(scores)
     check_mask(mask, scores)
-    nothing_allowed = ~mask.any(dim=-1, keepdim=True)  # (..., L, 1)
-    visible = scores.masked_fill(~mask, -torch.inf).masked_fill(nothing_allowed, 0.0)  # (..., L, S)
+    something_allowed = mask.any(dim=-1, keepdim=True)  # (..., L, 1)
+    hidden_score = torch.where(something_allowed, -torch.inf, 0.0).to(scores.dtype)  # (..., L, 1)
+    visible = torch.where(mask, scores, hidden_score)  # (..., L, S)
     return softmax(visible).masked_fill(~mask, 0.0)  # (..., L, S)
 
 

@@ -19,6 +19,8 @@ from attention_core._checks import (
 from attention_core.functional import attention_weights, context_vectors, merge_heads, split_heads
 from attention_core.masks import causal_mask
 
+QUERY_BLOCK = 128  # queries that MultiHeadAttention attends with at a time
+
 
 class SelfAttentionV1(nn.Module):
     """Attend with three projection matrices held as plain parameters.
@@ -230,10 +232,19 @@ class MultiHeadAttention(nn.Module):
         return attention_weights(queries, keys, mask)  # (..., H, T, T)
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = self.dropout(self.attention_weights(x))  # (..., H, T, T)
+        check_input(x, self.W_query.weight, self.d_in)
+        check_length(x, self.context_length)
+        queries = split_heads(self.W_query(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
+        keys = split_heads(self.W_key(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
         values = split_heads(self.W_value(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        context = merge_heads(context_vectors(weights, values))  # (..., H, T, D) -> (..., T, d_out)
-        return self.out_proj(context)  # (..., T, d_out)
+        context = []
+        for start in range(0, x.shape[-2], QUERY_BLOCK):
+            block = queries[..., start : start + QUERY_BLOCK, :]  # (..., H, L, D)
+            seen = start + block.shape[-2]  # S: no query of the block sees a later key
+            mask = causal_mask(block.shape[-2], seen).to(x.device)  # (L, S)
+            weights = self.dropout(attention_weights(block, keys[..., :seen, :], mask))  # (..., H, L, S)
+            context.append(context_vectors(weights, values[..., :seen, :]))  # (..., H, L, D)
+        return self.out_proj(merge_heads(torch.cat(context, dim=-2)))  # (..., H, T, D) -> (..., T, d_out)
 
 
 class FusedMultiHeadAttention(MultiHeadAttention):

@@ -4,11 +4,13 @@ Shapes are those of `functional`; inside a block, L and S are the block's own qu
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from attention_core._checks import (
     check_alike,
@@ -21,8 +23,7 @@ from attention_core._checks import (
     shape_of,
 )
 
-Allowed = Callable[[range, range], Tensor | None]
-Running = tuple[Tensor, Tensor, Tensor]
+Running = tuple[Tensor, Tensor, Tensor]  # (..., L, 1), (..., L, 1), (..., L, D_v): maximum, sum, weighted sum so far
 
 
 def tiled_attention(
@@ -42,7 +43,8 @@ def tiled_attention(
         queries, keys, values, mask: as in `scaled_dot_product_attention`.
         is_causal: hide the future as `causal_mask(L, S)` does; blocks that lie in it are left out.
         block_size: the largest number of queries, and of keys, at a time.
-    Returns: context (..., L, D_v); a row with nothing allowed is 0. Memory grows with L + S, backward too.
+    Returns: context (..., L, D_v); a row with nothing allowed is 0. Memory grows with L + S, backward too; a gradient
+        has no gradient of its own, as with PyTorch's kernel.
     Raises: TypeError or ValueError where dtype, device, shapes or range do not fit.
 
     >>> tiled_attention(torch.zeros(1, 2), torch.ones(2, 2), torch.tensor([[2., 0.], [4., 8.]]), block_size=1)
@@ -51,86 +53,138 @@ def tiled_attention(
     Source: Milakov & Gimelshein 2018; Rabe & Staats 2021; Dao et al. 2022. Built in notebook 08.
     """
     _check_arguments(queries, keys, values, mask, is_causal, block_size)
-    num_queries, num_keys = queries.shape[-2], keys.shape[-2]
     wide = torch.promote_types(queries.dtype, torch.float32)
+    batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
     scaled = queries.to(wide) / math.sqrt(queries.shape[-1])  # (..., L, D)
-    key_blocks = keys.to(wide).split(block_size, dim=-2)  # S / block_size times (..., block, D)
-    value_blocks = values.to(wide).split(block_size, dim=-2)  # S / block_size times (..., block, D_v)
-    columns = _ranges(num_keys, block_size)
-    allowed = _allowed(mask, is_causal, num_queries, num_keys, queries.device)
-    context = []
-    for rows, block in zip(_ranges(num_queries, block_size), scaled.split(block_size, dim=-2), strict=True):
-        last_seen = rows.stop - 1 + num_keys - num_queries if is_causal else num_keys - 1  # by the block's last query
-        visited = [block_columns for block_columns in columns if block_columns.start <= last_seen]
-        # Keeps the block's inputs only: backward computes its weights a second time instead of storing them.
-        context.append(
-            checkpoint(
-                _attend,
-                block,
-                key_blocks,
-                value_blocks,
-                rows,
-                visited,
-                allowed,
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-        )
-    return torch.cat(context, dim=-2).to(queries.dtype)  # L / block_size times (..., block, D_v) -> (..., L, D_v)
+    tensors = [x.to(wide).expand(*batch, -1, -1) for x in (scaled, keys, values)]
+    with _without_autocast(queries.device):
+        _, _, context = _Tiled.apply(*tensors, mask, is_causal, block_size)  # (..., L, D_v)
+    return context.to(queries.dtype)
 
 
-def _attend(
-    queries: Tensor,
-    key_blocks: Sequence[Tensor],
-    value_blocks: Sequence[Tensor],
-    rows: range,
-    visited: Sequence[range],
-    allowed: Allowed,
-) -> Tensor:
-    """The context of one block of queries, gathered from one block of keys after the other."""
-    zero = queries.new_zeros(())
-    running = (zero, zero, zero - torch.inf)
-    for columns, keys, values in zip(visited, key_blocks, value_blocks, strict=False):
-        running = _add_block(running, queries, keys, values, allowed(rows, columns))
-    context, total, _ = running
-    return context / total.masked_fill(total == 0, 1.0)  # (..., L, D_v), 0 / 1 for a row with nothing allowed
+class _Tiled(torch.autograd.Function):
+    """Keeps two numbers a query instead of its weights, and makes the weights a second time for the gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, block_size: int
+    ) -> Running:
+        key_blocks, value_blocks = keys.split(block_size, dim=-2), values.split(block_size, dim=-2)
+        query_blocks = queries.split(block_size, dim=-2)
+        finished = []
+        for block, visible in zip(
+            query_blocks, _visible_blocks(mask, is_causal, queries, keys, block_size), strict=True
+        ):
+            running = _no_keys_yet(block, values)
+            for some_keys, some_values, allowed in zip(key_blocks, value_blocks, visible, strict=False):
+                running = _add_block(running, _scores(block, some_keys, allowed), some_values)
+            finished.append(_divide(running))
+        row_max, row_sum, context = (torch.cat(parts, dim=-2) for parts in zip(*finished, strict=True))
+        return row_max, row_sum, context  # (..., L, 1), (..., L, 1), (..., L, D_v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Running) -> None:
+        *tensors, ctx.is_causal, ctx.block_size = inputs
+        row_max, row_sum, _ = output
+        ctx.mark_non_differentiable(row_max, row_sum)
+        ctx.save_for_backward(*tensors, *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor, __: Tensor, grad_context: Tensor) -> tuple[Tensor | None, ...]:
+        """With g for grad_context: d loss / d score[i, j] = weight[i, j] * (g[i] . values[j] - g[i] . context[i])"""
+        queries, keys, values, mask, row_max, row_sum, context = ctx.saved_tensors
+        grad = grad_context / row_sum  # (..., L, D_v), so that the shares need not be divided
+        along = (grad * context).sum(dim=-1, keepdim=True)  # (..., L, 1)
+        by_query = (x.split(ctx.block_size, dim=-2) for x in (queries, row_max, grad, along))
+        key_blocks, value_blocks = keys.split(ctx.block_size, dim=-2), values.split(ctx.block_size, dim=-2)
+        visible_blocks = _visible_blocks(mask, ctx.is_causal, queries, keys, ctx.block_size)
+        grad_queries = []
+        grad_keys = [torch.zeros_like(some_keys) for some_keys in key_blocks]
+        grad_values = [torch.zeros_like(some_values) for some_values in value_blocks]
+        for block, block_max, block_grad, block_along, visible in zip(*by_query, visible_blocks, strict=True):
+            grad_block = torch.zeros_like(block)  # (..., L, D)
+            for j, allowed in enumerate(visible):
+                shares = (_scores(block, key_blocks[j], allowed) - block_max).exp_()  # (..., L, S)
+                grad_weights = block_grad @ value_blocks[j].transpose(
+                    -2, -1
+                )  # (..., L, D_v) @ (..., D_v, S) -> (..., L, S)
+                grad_scores = shares * (grad_weights - block_along)  # (..., L, S)
+                grad_block = grad_block + grad_scores @ key_blocks[j]  # (..., L, D)
+                grad_keys[j] = grad_keys[j] + grad_scores.transpose(-2, -1) @ block  # (..., S, D)
+                grad_values[j] = grad_values[j] + shares.transpose(-2, -1) @ block_grad  # (..., S, D_v)
+            grad_queries.append(grad_block)
+        grads = (torch.cat(parts, dim=-2) for parts in (grad_queries, grad_keys, grad_values))
+        return *grads, None, None, None
 
 
-def _add_block(running: Running, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Running:
-    """Take one more block of keys into the weighted sum, the sum of the exponentials and the largest score."""
-    context, total, largest = running  # (..., L, D_v), (..., L, 1), (..., L, 1); before the first block ()
+def _no_keys_yet(queries: Tensor, values: Tensor) -> Running:
+    column = queries[..., :1]  # (..., L, 1)
+    no_context = torch.zeros_like(column).expand(*column.shape[:-1], values.shape[-1])  # (..., L, D_v)
+    return torch.full_like(column, -torch.inf), torch.zeros_like(column), no_context
+
+
+def _scores(queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
     scores = queries @ keys.transpose(-2, -1)  # (..., L, D) @ (..., D, S) -> (..., L, S)
+    return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+
+
+def _add_block(running: Running, scores: Tensor, values: Tensor) -> Running:
+    """Take one more block of keys into the maximum, the sum of the shares and the weighted sum of the values."""
+    running_max, running_sum, running_context = running
+    new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))  # (..., L, 1)
+    finite_max = _finite(new_max)  # (..., L, 1)
+    correction = (running_max - finite_max).exp()  # (..., L, 1), what the earlier shares are worth now
+    shares = (scores - finite_max).exp_()  # (..., L, S)
+    new_sum = running_sum * correction + shares.sum(dim=-1, keepdim=True)  # (..., L, 1)
+    new_context = running_context * correction + shares @ values  # (..., L, S) @ (..., S, D_v) -> (..., L, D_v)
+    return new_max, new_sum, new_context
+
+
+def _divide(running: Running) -> Running:
+    running_max, running_sum, running_context = running
+    row_sum = running_sum.masked_fill(running_sum == 0, 1.0)  # 0 / 1 for a row with nothing allowed
+    return _finite(running_max), row_sum, running_context / row_sum
+
+
+def _finite(largest: Tensor) -> Tensor:
+    """0 in place of the maximum of a row that has seen no key: -inf minus -inf would be nan."""
+    return largest.masked_fill(largest == -torch.inf, 0.0)
+
+
+def _visible_blocks(
+    mask: Tensor | None, is_causal: bool, queries: Tensor, keys: Tensor, block_size: int
+) -> Iterator[list[Tensor | None]]:
+    """For each block of queries, what it may attend to in each block of keys; None where that is every key.
+
+    With is_causal a list ends at the last block of keys that the block's last query sees.
+    """
+    num_queries, num_keys = queries.shape[-2], keys.shape[-2]
+    earlier = num_keys - num_queries  # query i stands at the place of key i + earlier
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    new_largest = torch.maximum(largest, scores.detach().amax(dim=-1, keepdim=True))  # (..., L, 1)
-    shift = new_largest.masked_fill(new_largest == -torch.inf, 0.0)  # rows that have seen no key yet
-    exponentials = (scores - shift).exp()  # (..., L, S)
-    shrink = (largest - shift).exp()  # (..., L, 1), what the earlier exponentials are worth now
-    context = context * shrink + exponentials @ values  # (..., L, S) @ (..., S, D_v) -> (..., L, D_v)
-    total = total * shrink + exponentials.sum(dim=-1, keepdim=True)  # (..., L, 1)
-    return context, total, new_largest
-
-
-def _allowed(mask: Tensor | None, is_causal: bool, num_queries: int, num_keys: int, device: torch.device) -> Allowed:
-    """Which keys of a block the queries of a block may attend to; None where that is every one."""
-    if mask is not None:
-        shape = torch.broadcast_shapes(mask.shape, (num_queries, num_keys))
-        mask = mask.expand(shape)  # (..., L, S), without a copy
-
-    def allowed(rows: range, columns: range) -> Tensor | None:
-        block = None if mask is None else mask[..., rows.start : rows.stop, columns.start : columns.stop]
-        last_seen = rows.start + num_keys - num_queries
-        if not is_causal or columns[-1] <= last_seen:
-            return block
-        places = torch.arange(len(rows), device=device).unsqueeze(-1) + last_seen  # (L, 1)
-        past = torch.arange(columns.start, columns.stop, device=device) <= places  # (S,) <= (L, 1) -> (L, S)
-        return past if block is None else past & block
-
-    return allowed
+        mask = mask.expand(torch.broadcast_shapes(mask.shape, (num_queries, num_keys)))  # (..., L, S), without a copy
+    for rows in _ranges(num_queries, block_size):
+        seen = rows[-1] + earlier + 1 if is_causal else num_keys
+        visible = []
+        for columns in _ranges(num_keys, block_size)[: math.ceil(seen / block_size)]:
+            allowed = None if mask is None else mask[..., rows.start : rows.stop, columns.start : columns.stop]
+            if is_causal and columns[-1] > rows[0] + earlier:
+                everything = torch.ones(len(rows), len(columns), dtype=torch.bool, device=queries.device)  # (L, S)
+                past = everything.tril(diagonal=rows[0] + earlier - columns[0])
+                allowed = past if allowed is None else allowed & past
+            visible.append(allowed)
+        yield visible
 
 
 def _ranges(length: int, block_size: int) -> list[range]:
     return [range(start, min(start + block_size, length)) for start in range(0, length, block_size)]
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """What is added up over the keys stays in float32, forward and backward."""
+    return torch.autocast(device.type, enabled=False) if torch.amp.is_autocast_available(device.type) else nullcontext()
 
 
 def _check_arguments(

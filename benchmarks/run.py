@@ -26,8 +26,9 @@ from attention_core import FusedMultiHeadAttention, MultiHeadAttention
 from attention_core.plots import curves
 
 ROOT = Path(__file__).parent.parent
-WIDTH, NUM_HEADS, BATCH = 768, 12, 2
+WIDTH, NUM_HEADS, BATCH = memory.WIDTH, memory.NUM_HEADS, memory.BATCH
 LONGEST_WITH_WEIGHTS = 2048  # candidates that hold the (T, T) weights run up to here
+LONGEST_WITH_DROPOUT = 1024  # with dropout PyTorch's kernel on the CPU holds them too
 MEGABYTE = 2**20
 OURS = ("FusedMultiHeadAttention", "MultiHeadAttention", "tiled_attention")
 
@@ -106,6 +107,8 @@ def time_layers(options: argparse.Namespace, dtype: torch.dtype) -> list[Row]:
     for length in options.lengths:
         x = torch.randn(BATCH, length, WIDTH, device=options.device, dtype=dtype)
         for state, dropout in (("eval", 0.0), ("train", 0.0), ("train", 0.1)):
+            if dropout and length > LONGEST_WITH_DROPOUT:
+                continue
             made = layers(length, dropout, options.device, dtype)
             for layer in made.values():
                 layer.train(state == "train")
@@ -130,19 +133,24 @@ def time_functions(options: argparse.Namespace, dtype: torch.dtype) -> list[Row]
 
 def measure_memory(options: argparse.Namespace, dtype: torch.dtype) -> list[Row]:
     rows: list[Row] = []
+    passes = ("forward",) if options.quick else ("forward", "backward")
+    lengths = {"attention": options.memory_lengths, "layer": options.lengths[:3]}
+    names = {"attention": memory.CANDIDATES, "layer": memory.LAYERS}
     cases = [
-        (which_pass, length, name)
-        for which_pass in (("forward",) if options.quick else ("forward", "backward"))
-        for length in options.memory_lengths
-        for name in (("tiled_attention",) if options.quick else memory.CANDIDATES)
+        (case, which_pass, length, name)
+        for case in ("attention", "layer")
+        for which_pass in passes
+        for length in lengths[case]
+        for name in names[case]
         if name != "textbook" or length <= options.longest_textbook
     ]
-    for which_pass, length, name in tqdm(cases, desc="peak memory", leave=False):
-        arguments = [name, str(length), "1", options.device, str(dtype).removeprefix("torch."), which_pass]
+    for case, which_pass, length, name in tqdm(cases, desc="peak memory", leave=False):
+        arguments = [case, name, str(length), options.device, str(dtype).removeprefix("torch."), which_pass]
         command = [sys.executable, str(ROOT / "benchmarks" / "memory.py"), *arguments]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         megabytes = max(round(int(printed) / MEGABYTE, 1), 0.1)  # a logarithmic axis has no place for 0
-        rows.append({"pass": which_pass, "length": length, "candidate": name, "megabytes": megabytes})
+        row = {"case": case, "pass": which_pass, "length": length, "candidate": name, "megabytes": megabytes}
+        rows.append(row)
     return rows
 
 
@@ -202,7 +210,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=9, help="turns that are counted")
+    parser.add_argument("--repeats", type=int, default=7, help="turns that are counted")
     parser.add_argument("--data", type=Path, default=ROOT / "data" / "benchmarks", help="folder for the results")
     parser.add_argument("--pictures", type=Path, default=ROOT / "build" / "benchmarks", help="folder for the pictures")
     options = parser.parse_args(arguments)
@@ -225,9 +233,9 @@ def main(arguments: list[str] | None = None) -> None:
     write_csv(options.data / f"time{suffix}.csv", seconds)
     write_csv(options.data / f"memory{suffix}.csv", megabytes)
     (options.data / f"machine{suffix}.toml").write_text(machine(options), "utf-8")
-    shown = [row for row in seconds if row["mode"] == "forward, eval, dropout 0.0"]
+    shown = [row for row in seconds if (row["case"], row["mode"]) == ("layer", "forward, eval, dropout 0.0")]
     draw(options.pictures, f"time{suffix}", shown, "milliseconds", "Time of a layer, forward", "milliseconds")
-    forward = [row for row in megabytes if row["pass"] == "forward"]
+    forward = [row for row in megabytes if (row["case"], row["pass"]) == ("attention", "forward")]
     draw(options.pictures, f"memory{suffix}", forward, "megabytes", "Peak memory, one head", "MB beyond in- and output")
     print(machine(options), table(seconds), table(megabytes), sep="\n\n")
 

@@ -11,6 +11,7 @@ import torch
 from refusals import Unchanged, assert_refused
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from attention_core import (
     CausalAttention,
@@ -272,6 +273,29 @@ def test_dropout_of_each_head_in_training():
     torch.manual_seed(3)
     mixed = torch.einsum("bhls,bhsd->bhld", F.dropout(layer.attention_weights(x), 0.2), values)
     torch.testing.assert_close(context, layer.out_proj(torch.cat(list(mixed.unbind(1)), dim=-1)))
+
+
+def test_dropout_in_training_reaches_every_block_of_queries():
+    """With values of 1 a token's context is the sum of its weights, which dropout moves away from 1."""
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(1, 1, 521, 0.5, 1).double(), torch.ones(521, 1, dtype=torch.float64)
+    with torch.no_grad():
+        layer.W_value.weight.fill_(1.0)
+        layer.out_proj.weight.fill_(1.0)
+        layer.out_proj.bias.zero_()
+    sums = layer(x).squeeze(-1)
+    assert ((sums - 1).abs() > 1e-6).float().mean() > 0.9
+    for start in range(0, 521, 100):
+        torch.testing.assert_close(sums[start : start + 100].mean().item(), 1.0, rtol=0, atol=0.15)
+    torch.testing.assert_close(layer.eval()(x).squeeze(-1), torch.ones(521, dtype=torch.float64))
+
+
+def test_most_of_the_future_is_not_computed():
+    layer, x = MultiHeadAttention(1, 1, 1024, 0.0, 1), torch.ones(1024, 1)
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    whole_table = 2 * 2 * 1024 * 1024  # scores and mixing, a product and a sum each
+    assert 0.5 < counter.get_total_flops() / whole_table < 0.58
 
 
 @pytest.mark.parametrize("layer", CAUSAL.values(), ids=CAUSAL)

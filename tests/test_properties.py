@@ -33,6 +33,7 @@ from attention_core import (
     scaled_dot_product_attention,
     softmax,
     split_heads,
+    tiled_attention,
 )
 
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=50)
@@ -109,6 +110,15 @@ FREE = {
         any_tensor,
         any_mask,
         any_mask,
+        any_number,
+    ),
+    "tiled_attention": (
+        lambda q, k, v, m, causal, size: tiled_attention(q, k, v, m, is_causal=causal, block_size=size),
+        any_tensor,
+        any_tensor,
+        any_tensor,
+        any_mask,
+        st.one_of(st.booleans(), any_number),
         any_number,
     ),
     "split_heads": (split_heads, any_tensor, any_number),
@@ -252,6 +262,31 @@ def test_attention_is_float64s(arguments):
     if context.requires_grad:
         context.sum().backward()
         assert all(x.grad.isfinite().all() for x in (queries, keys, values) if x.requires_grad)
+
+
+@given(attention_arguments(), st.booleans(), st.integers(1, 5))
+def test_attention_in_blocks_is_float64s(arguments, is_causal, block_size):
+    queries, keys, values, mask, _ = arguments
+    is_causal = is_causal and queries.shape[-2] <= keys.shape[-2]
+    before = Unchanged(queries, keys, values, mask)
+    context = tiled_attention(queries, keys, values, mask, is_causal=is_causal, block_size=block_size)
+    before.check()
+    assert context.dtype == queries.dtype
+    allowed = torch.ones(context.shape[:-1] + keys.shape[-2:-1], dtype=torch.bool)
+    if mask is not None:
+        allowed = allowed & mask
+    if is_causal:
+        allowed = allowed & causal_mask(queries.shape[-2], keys.shape[-2])
+    exact = [x.detach().double().requires_grad_() for x in (queries, keys, values)]
+    expected = F.scaled_dot_product_attention(*exact, allowed)
+    bound = 64 * torch.finfo(queries.dtype).eps * (1 + exact[2].abs().max().item())
+    torch.testing.assert_close(context.double(), expected, rtol=0, atol=bound)
+    if context.requires_grad:
+        context.sum().backward()
+        expected.sum().backward()
+        for x, y in zip((queries, keys, values), exact, strict=True):
+            if x.requires_grad and y.grad is not None:
+                torch.testing.assert_close(x.grad.double(), y.grad, rtol=0, atol=8 * bound)
 
 
 def fitting(draw, rank=2, special=False):
@@ -400,6 +435,12 @@ FUNCTIONS = {
         randn(4, 5),
         randn(4, 7),
     ),
+    "tiled_attention": (
+        lambda q, k, v: tiled_attention(q, k, v, MASK, is_causal=True, block_size=2),
+        randn(2, 3, 5),
+        randn(2, 4, 5),
+        randn(2, 4, 7),
+    ),
     "split_heads": (lambda x: split_heads(x, 3), randn(2, 4, 6)),
     "merge_heads": (merge_heads, randn(2, 3, 4, 5)),
     "apply_dropout": (lambda x: apply_dropout(x, MASK, 0.2), randn(3, 4)),
@@ -407,14 +448,18 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize(("function", "arguments"), [(f, a) for f, *a in FUNCTIONS.values()], ids=FUNCTIONS)
-def test_gradients(function, arguments):
+BACKWARD_ONLY = ("FusedMultiHeadAttention", "tiled_attention")  # and once, as PyTorch's own kernel
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients(name):
+    function, *arguments = FUNCTIONS[name]
     arguments = [x.clone().requires_grad_() for x in arguments]
-    forward = not isinstance(function, FusedMultiHeadAttention)  # which PyTorch differentiates backwards only
+    forward = name not in BACKWARD_ONLY
     assert torch.autograd.gradcheck(function, arguments, check_forward_ad=forward)
 
 
-SECOND = {name: case for name, case in FUNCTIONS.items() if name not in LAYERS}
+SECOND = {name: case for name, case in FUNCTIONS.items() if name not in (*LAYERS, *BACKWARD_ONLY)}
 
 
 @pytest.mark.parametrize(("function", "arguments"), [(f, a) for f, *a in SECOND.values()], ids=SECOND)
@@ -443,7 +488,10 @@ def test_vmap_over_the_batch_changes_nothing(function, arguments):
         torch.testing.assert_close(torch.func.vmap(function)(*arguments), function(*arguments))
 
 
-COMPILED = {name: FUNCTIONS[name] for name in ("scaled_dot_product_attention", "split_heads", *list(LAYERS)[-2:])}
+COMPILED = {
+    name: FUNCTIONS[name]
+    for name in ("scaled_dot_product_attention", "tiled_attention", "split_heads", *list(LAYERS)[-2:])
+}
 
 
 @pytest.mark.parametrize(("function", "arguments"), [(f, a) for f, *a in COMPILED.values()], ids=COMPILED)

@@ -115,6 +115,50 @@ def test_gradients_are_those_of_the_kernel(block_size):
         close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shared", range(3))
+def test_vmap_where_one_argument_is_shared(shared):
+    """A batch of two of the three; also for the gradient, where the shared one's comes once for each."""
+    tensors = make((L, D), (S, D), (S, DV), dtype=torch.float64)
+    batched = [x if i == shared else torch.stack([x, -x, x + 1]) for i, x in enumerate(tensors)]
+    dims = tuple(None if i == shared else 0 for i in range(3))
+    mask = random_mask(L, S)
+
+    def loss(q, k, v):
+        return tiled_attention(q, k, v, mask, is_causal=True, block_size=3).square().sum()
+
+    together = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)), in_dims=dims)(*batched)
+    for item in range(3):
+        alone = [x if i == shared else x[item] for i, x in enumerate(batched)]
+        alone = [x.clone().requires_grad_() for x in alone]
+        loss(*alone).backward()
+        for x, y in zip(alone, together, strict=True):
+            close(x.grad, y[item])
+
+
+def test_vmap_over_masks():
+    q, k, v = make((L, D), (S, D), (S, DV))
+    masks = torch.stack([random_mask(L, S), ~random_mask(L, S)])
+    attend = functools.partial(tiled_attention, q, k, v, is_causal=True, block_size=4)
+    close(torch.func.vmap(attend)(masks), torch.stack([attend(mask) for mask in masks]))
+
+
+def test_autocast_does_not_narrow_the_sums():
+    q, k, v = (x.requires_grad_() for x in inputs())
+    expected = torch.autograd.grad(tiled_attention(q, k, v, block_size=3).square().sum(), (q, k, v))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        context = tiled_attention(q, k, v, block_size=3)
+    assert torch.equal(context, tiled_attention(q, k, v, block_size=3))
+    given = torch.autograd.grad(context.square().sum(), (q, k, v))
+    assert all(torch.equal(x, y) for x, y in zip(given, expected, strict=True))
+
+
+def test_a_gradient_has_no_gradient_and_says_so():
+    q, k, v = (x.requires_grad_() for x in inputs())
+    (grad,) = torch.autograd.grad(tiled_attention(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        grad.sum().backward()
+
+
 def test_arguments_stay_as_they_were():
     tensors = [*inputs(), random_mask(L, S)]
     copies = [x.clone() for x in tensors]
