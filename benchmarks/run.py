@@ -1,8 +1,8 @@
 """Time and peak memory of the package's attention against what a user would pick in its place: make bench.
 
 Candidates take turns within a case, so that a machine that slows down slows all of them down; a ratio is the median
-over the turns of (ours / other) in the same turn. Results go to data/benchmarks/ as text and to build/benchmarks/ as
-pictures.
+over the turns of (ours / other) in the same turn. Results go to build/benchmarks/ as text and pictures. With --store
+the text goes to data/benchmarks/, from where lesson 07 reads it: run `make run` afterwards.
 """
 
 import argparse
@@ -211,9 +211,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7, help="turns that are counted")
-    parser.add_argument("--data", type=Path, default=ROOT / "data" / "benchmarks", help="folder for the results")
-    parser.add_argument("--pictures", type=Path, default=ROOT / "build" / "benchmarks", help="folder for the pictures")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for results and pictures"
+    )
+    parser.add_argument("--only", choices=("time", "memory"), help="default: both")
+    parser.add_argument("--store", action="store_true", help="put the results into data/benchmarks/, for lesson 07")
     options = parser.parse_args(arguments)
+    options.data = ROOT / "data" / "benchmarks" if options.store else options.out
     options.lengths = [16] if options.quick else [256, 512, 1024, 2048, 4096]
     options.function_length = 64 if options.quick else 4096
     options.memory_lengths = [64] if options.quick else [2**power for power in range(10, 16)]
@@ -227,17 +231,22 @@ def main(arguments: list[str] | None = None) -> None:
     dtype = getattr(torch, options.dtype)
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
-    seconds = time_functions(options, dtype) + time_layers(options, dtype)
-    megabytes = measure_memory(options, dtype)
     suffix = "" if (options.device, options.dtype) == ("cpu", "float32") else f"_{options.device}_{options.dtype}"
-    write_csv(options.data / f"time{suffix}.csv", seconds)
-    write_csv(options.data / f"memory{suffix}.csv", megabytes)
+    options.data.mkdir(parents=True, exist_ok=True)
     (options.data / f"machine{suffix}.toml").write_text(machine(options), "utf-8")
-    shown = [row for row in seconds if (row["case"], row["mode"]) == ("layer", "forward, eval, dropout 0.0")]
-    draw(options.pictures, f"time{suffix}", shown, "milliseconds", "Time of a layer, forward", "milliseconds")
-    forward = [row for row in megabytes if (row["case"], row["pass"]) == ("attention", "forward")]
-    draw(options.pictures, f"memory{suffix}", forward, "megabytes", "Peak memory, one head", "MB beyond in- and output")
-    print(machine(options), table(seconds), table(megabytes), sep="\n\n")
+    print(machine(options))
+    if options.only != "memory":
+        seconds = time_functions(options, dtype) + time_layers(options, dtype)
+        write_csv(options.data / f"time{suffix}.csv", seconds)
+        shown = [row for row in seconds if (row["case"], row["mode"]) == ("layer", "forward, eval, dropout 0.0")]
+        draw(options.out, f"time{suffix}", shown, "milliseconds", "Time of a layer, forward", "milliseconds")
+        print(table(seconds), end="\n\n")
+    if options.only != "time":
+        megabytes = measure_memory(options, dtype)
+        write_csv(options.data / f"memory{suffix}.csv", megabytes)
+        shown = [row for row in megabytes if (row["case"], row["pass"]) == ("attention", "forward")]
+        draw(options.out, f"memory{suffix}", shown, "megabytes", "Peak memory, one head", "MB beyond in- and output")
+        print(table(megabytes))
 
 
 if __name__ == "__main__":

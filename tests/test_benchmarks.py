@@ -82,17 +82,17 @@ def test_blocks_of_queries_change_no_number():
 def test_quick_run_writes_tables_and_pictures(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(run, "WIDTH", 24)
     threads = torch.get_num_threads()
-    run.main(["--quick", "--data", str(tmp_path / "data"), "--pictures", str(tmp_path / "pictures")])
+    run.main(["--quick", "--out", str(tmp_path)])
     torch.set_num_threads(threads)
     printed = capsys.readouterr().out
     for name in ("time", "memory"):
-        with (tmp_path / "data" / f"{name}.csv").open(encoding="utf-8") as file:
+        with (tmp_path / f"{name}.csv").open(encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         assert {"FusedMultiHeadAttention", "tiled_attention", "textbook"} & {row["candidate"] for row in rows}
         assert all(f"| {row['candidate']} |" in printed for row in rows)
-        assert (tmp_path / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert (tmp_path / "pictures" / f"{name}.txt").read_text("utf-8").strip()
-    facts = tomllib.loads((tmp_path / "data" / "machine.toml").read_text("utf-8"))
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"{name}.txt").read_text("utf-8").strip()
+    facts = tomllib.loads((tmp_path / "machine.toml").read_text("utf-8"))
     assert {"date", "machine", "torch", "threads", "dtype"} <= set(facts)
     assert "FusedMultiHeadAttention / it" in printed
 
