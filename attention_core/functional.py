@@ -1,7 +1,7 @@
 """Attention in small steps, in the order in which the lessons build them.
 
-Shapes: B sequences, H heads, L queries, S keys, D numbers per vector, T tokens; "..." is any number of leading
-dimensions.
+Shapes: B sequences, H heads, L queries, S keys, D numbers per vector (D_v per value, where that differs), T tokens;
+"..." is any number of leading dimensions.
 """
 
 import math
@@ -143,8 +143,8 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     check_mask(mask, scores)
     something_allowed = mask.any(dim=-1, keepdim=True)  # (..., L, 1)
     hidden_score = torch.where(something_allowed, -torch.inf, 0.0).to(scores.dtype)  # (..., L, 1)
-    visible = torch.where(mask, scores, hidden_score)  # (..., L, S)
-    return softmax(visible).masked_fill(~mask, 0.0)  # (..., L, S)
+    masked_scores = torch.where(mask, scores, hidden_score)  # (..., L, S)
+    return softmax(masked_scores).masked_fill(~mask, 0.0)  # (..., L, S)
 
 
 def attention_weights(

@@ -19,7 +19,7 @@ from attention_core._checks import (
 from attention_core.functional import attention_weights, context_vectors, merge_heads, split_heads
 from attention_core.masks import causal_mask
 
-QUERY_BLOCK = 128  # queries that MultiHeadAttention attends with at a time
+QUERY_BLOCK = 128  # queries at a time: fewer skip a little more of the future and take more turns of the loop
 
 
 class SelfAttentionV1(nn.Module):
@@ -187,6 +187,9 @@ class MultiHeadAttention(nn.Module):
 
     context = out_proj(merge(dropout(softmax(Q_h K_h^T / sqrt(head_dim), future hidden)) V_h))
 
+    `forward` takes QUERY_BLOCK queries at a time, each block with the keys up to its own end; dropout is drawn for each
+    block.
+
     Args:
         d_in: width of an input vector.
         d_out: width of the output, all heads together.
@@ -237,14 +240,15 @@ class MultiHeadAttention(nn.Module):
         queries = split_heads(self.W_query(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
         keys = split_heads(self.W_key(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
         values = split_heads(self.W_value(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        context = []
+        contexts = []
         for start in range(0, x.shape[-2], QUERY_BLOCK):
             block = queries[..., start : start + QUERY_BLOCK, :]  # (..., H, L, D)
             seen = start + block.shape[-2]  # S: no query of the block sees a later key
             mask = causal_mask(block.shape[-2], seen).to(x.device)  # (L, S)
             weights = self.dropout(attention_weights(block, keys[..., :seen, :], mask))  # (..., H, L, S)
-            context.append(context_vectors(weights, values[..., :seen, :]))  # (..., H, L, D)
-        return self.out_proj(merge_heads(torch.cat(context, dim=-2)))  # (..., H, T, D) -> (..., T, d_out)
+            contexts.append(context_vectors(weights, values[..., :seen, :]))  # (..., H, L, D)
+        merged = merge_heads(torch.cat(contexts, dim=-2))  # blocks of (..., H, L, D) -> (..., T, d_out)
+        return self.out_proj(merged)  # (..., T, d_out)
 
 
 class FusedMultiHeadAttention(MultiHeadAttention):

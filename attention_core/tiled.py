@@ -41,10 +41,10 @@ def tiled_attention(
 
     Args:
         queries, keys, values, mask: as in `scaled_dot_product_attention`.
-        is_causal: hide the future as `causal_mask(L, S)` does; blocks that lie in it are left out.
+        is_causal: hide the future as `causal_mask(L, S)` does, beside what the mask hides; blocks in it are left out.
         block_size: the largest number of queries, and of keys, at a time.
-    Returns: context (..., L, D_v); a row with nothing allowed is 0. Memory grows with L + S, backward too; a gradient
-        has no gradient of its own, as with PyTorch's kernel.
+    Returns: context (..., L, D_v); a row with nothing allowed is 0. Beside the mask, memory grows with L + S,
+        backward too. The gradient has no gradient of its own, as with PyTorch's kernel.
     Raises: TypeError or ValueError where dtype, device, shapes or range do not fit.
 
     >>> tiled_attention(torch.zeros(1, 2), torch.ones(2, 2), torch.tensor([[2., 0.], [4., 8.]]), block_size=1)
@@ -53,77 +53,84 @@ def tiled_attention(
     Source: Milakov & Gimelshein 2018; Rabe & Staats 2021; Dao et al. 2022. Built in notebook 08.
     """
     _check_arguments(queries, keys, values, mask, is_causal, block_size)
-    wide = torch.promote_types(queries.dtype, torch.float32)
+    wide_dtype = torch.promote_types(queries.dtype, torch.float32)
     batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
-    scaled = queries.to(wide) / math.sqrt(queries.shape[-1])  # (..., L, D)
-    tensors = [x.to(wide).expand(*batch, -1, -1) for x in (scaled, keys, values)]
+    scaled = queries.to(wide_dtype) / math.sqrt(queries.shape[-1])  # (..., L, D), so that scores come out scaled
+    tensors = [x.to(wide_dtype).expand(*batch, -1, -1) for x in (scaled, keys, values)]
     with _without_autocast(queries.device):
         _, _, context = _Tiled.apply(*tensors, mask, is_causal, block_size)  # (..., L, D_v)
     return context.to(queries.dtype)
 
 
 class _Tiled(torch.autograd.Function):
-    """Keeps two numbers a query instead of its weights, and makes the weights a second time for the gradient."""
+    """A function that says itself how its gradient is computed: `setup_context` keeps what `backward` will need.
 
-    generate_vmap_rule = True
+    Of each query it keeps the context and two numbers instead of its weights, and makes the weights a second time.
+    """
+
+    generate_vmap_rule = True  # torch.func.vmap may add a dimension in front
 
     @staticmethod
     def forward(
         queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, block_size: int
     ) -> Running:
-        key_blocks, value_blocks = keys.split(block_size, dim=-2), values.split(block_size, dim=-2)
-        query_blocks = queries.split(block_size, dim=-2)
+        query_blocks, key_blocks, value_blocks = (x.split(block_size, dim=-2) for x in (queries, keys, values))
+        visible_blocks = _visible_blocks(mask, is_causal, queries, keys, block_size)
         finished = []
-        for block, visible in zip(
-            query_blocks, _visible_blocks(mask, is_causal, queries, keys, block_size), strict=True
-        ):
+        for block, visible in zip(query_blocks, visible_blocks, strict=True):
             running = _no_keys_yet(block, values)
-            for some_keys, some_values, allowed in zip(key_blocks, value_blocks, visible, strict=False):
-                running = _add_block(running, _scores(block, some_keys, allowed), some_values)
+            for j, allowed in enumerate(visible):  # which ends before the future
+                running = _add_block(running, _scores(block, key_blocks[j], allowed), value_blocks[j])
             finished.append(_divide(running))
         row_max, row_sum, context = (torch.cat(parts, dim=-2) for parts in zip(*finished, strict=True))
         return row_max, row_sum, context  # (..., L, 1), (..., L, 1), (..., L, D_v)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Running) -> None:
-        *tensors, ctx.is_causal, ctx.block_size = inputs
-        row_max, row_sum, _ = output
-        ctx.mark_non_differentiable(row_max, row_sum)
-        ctx.save_for_backward(*tensors, *output)
+        queries, keys, values, mask, ctx.is_causal, ctx.block_size = inputs
+        row_max, row_sum, context = output
+        ctx.mark_non_differentiable(row_max, row_sum)  # which are returned only to be kept
+        ctx.save_for_backward(queries, keys, values, mask, row_max, row_sum, context)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # the gradient has no gradient of its own
     def backward(ctx: Any, _: Tensor, __: Tensor, grad_context: Tensor) -> tuple[Tensor | None, ...]:
-        """With g for grad_context: d loss / d score[i, j] = weight[i, j] * (g[i] . values[j] - g[i] . context[i])"""
+        """Make each block of weights again, and take the gradient through it.
+
+        grad_weights[i, j] = grad_context[i] . values[j]
+        grad_scores[i, j] = weights[i, j] * (grad_weights[i, j] - sum_k weights[i, k] * grad_weights[i, k])
+        grad_queries[i] = sum_j grad_scores[i, j] * keys[j], grad_keys[j] = sum_i grad_scores[i, j] * queries[i]
+        grad_values[j] = sum_i weights[i, j] * grad_context[i]
+
+        weights = exponentials / row_sum; here grad_context is divided by row_sum instead, once for a row.
+        """
         queries, keys, values, mask, row_max, row_sum, context = ctx.saved_tensors
-        grad = grad_context / row_sum  # (..., L, D_v), so that the shares need not be divided
-        along = (grad * context).sum(dim=-1, keepdim=True)  # (..., L, 1)
-        by_query = (x.split(ctx.block_size, dim=-2) for x in (queries, row_max, grad, along))
-        key_blocks, value_blocks = keys.split(ctx.block_size, dim=-2), values.split(ctx.block_size, dim=-2)
+        grad = grad_context / row_sum  # (..., L, D_v)
+        average = (grad * context).sum(dim=-1, keepdim=True)  # (..., L, 1), the weighted average of grad_weights
+        by_query = (x.split(ctx.block_size, dim=-2) for x in (queries, row_max, grad, average))
+        key_blocks, value_blocks = (x.split(ctx.block_size, dim=-2) for x in (keys, values))
         visible_blocks = _visible_blocks(mask, ctx.is_causal, queries, keys, ctx.block_size)
         grad_queries = []
         grad_keys = [torch.zeros_like(some_keys) for some_keys in key_blocks]
         grad_values = [torch.zeros_like(some_values) for some_values in value_blocks]
-        for block, block_max, block_grad, block_along, visible in zip(*by_query, visible_blocks, strict=True):
+        for block, block_max, block_grad, block_average, visible in zip(*by_query, visible_blocks, strict=True):
             grad_block = torch.zeros_like(block)  # (..., L, D)
             for j, allowed in enumerate(visible):
-                shares = (_scores(block, key_blocks[j], allowed) - block_max).exp_()  # (..., L, S)
-                grad_weights = block_grad @ value_blocks[j].transpose(
-                    -2, -1
-                )  # (..., L, D_v) @ (..., D_v, S) -> (..., L, S)
-                grad_scores = shares * (grad_weights - block_along)  # (..., L, S)
+                exponentials = (_scores(block, key_blocks[j], allowed) - block_max).exp_()  # (..., L, S)
+                grad_weights = block_grad @ value_blocks[j].transpose(-2, -1)  # (..., L, S)
+                grad_scores = exponentials * (grad_weights - block_average)  # (..., L, S)
                 grad_block = grad_block + grad_scores @ key_blocks[j]  # (..., L, D)
                 grad_keys[j] = grad_keys[j] + grad_scores.transpose(-2, -1) @ block  # (..., S, D)
-                grad_values[j] = grad_values[j] + shares.transpose(-2, -1) @ block_grad  # (..., S, D_v)
+                grad_values[j] = grad_values[j] + exponentials.transpose(-2, -1) @ block_grad  # (..., S, D_v)
             grad_queries.append(grad_block)
         grads = (torch.cat(parts, dim=-2) for parts in (grad_queries, grad_keys, grad_values))
         return *grads, None, None, None
 
 
 def _no_keys_yet(queries: Tensor, values: Tensor) -> Running:
-    column = queries[..., :1]  # (..., L, 1)
-    no_context = torch.zeros_like(column).expand(*column.shape[:-1], values.shape[-1])  # (..., L, D_v)
-    return torch.full_like(column, -torch.inf), torch.zeros_like(column), no_context
+    rows = queries.shape[:-1]  # (..., L)
+    no_context = queries.new_zeros(*rows, values.shape[-1])  # (..., L, D_v)
+    return queries.new_full((*rows, 1), -torch.inf), queries.new_zeros(*rows, 1), no_context
 
 
 def _scores(queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
@@ -132,14 +139,14 @@ def _scores(queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def _add_block(running: Running, scores: Tensor, values: Tensor) -> Running:
-    """Take one more block of keys into the maximum, the sum of the shares and the weighted sum of the values."""
+    """Take one more block of keys into the maximum, the sum of the exponentials and the weighted sum of the values."""
     running_max, running_sum, running_context = running
     new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))  # (..., L, 1)
     finite_max = _finite(new_max)  # (..., L, 1)
-    correction = (running_max - finite_max).exp()  # (..., L, 1), what the earlier shares are worth now
-    shares = (scores - finite_max).exp_()  # (..., L, S)
-    new_sum = running_sum * correction + shares.sum(dim=-1, keepdim=True)  # (..., L, 1)
-    new_context = running_context * correction + shares @ values  # (..., L, S) @ (..., S, D_v) -> (..., L, D_v)
+    correction = (running_max - finite_max).exp()  # (..., L, 1), what the earlier exponentials are worth now
+    exponentials = (scores - finite_max).exp_()  # (..., L, S)
+    new_sum = running_sum * correction + exponentials.sum(dim=-1, keepdim=True)  # (..., L, 1)
+    new_context = running_context * correction + exponentials @ values  # (..., L, S) @ (..., S, D_v) -> (..., L, D_v)
     return new_max, new_sum, new_context
 
 
@@ -166,11 +173,11 @@ def _visible_blocks(
     if mask is not None:
         mask = mask.expand(torch.broadcast_shapes(mask.shape, (num_queries, num_keys)))  # (..., L, S), without a copy
     for rows in _ranges(num_queries, block_size):
-        seen = rows[-1] + earlier + 1 if is_causal else num_keys
+        seen = rows[-1] + earlier + 1 if is_causal else num_keys  # keys, by the block's last query
         visible = []
         for columns in _ranges(num_keys, block_size)[: math.ceil(seen / block_size)]:
             allowed = None if mask is None else mask[..., rows.start : rows.stop, columns.start : columns.stop]
-            if is_causal and columns[-1] > rows[0] + earlier:
+            if is_causal and columns[-1] > rows[0] + earlier:  # the block's first query may not see its last key
                 everything = torch.ones(len(rows), len(columns), dtype=torch.bool, device=queries.device)  # (L, S)
                 past = everything.tril(diagonal=rows[0] + earlier - columns[0])
                 allowed = past if allowed is None else allowed & past

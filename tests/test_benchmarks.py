@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_quick_run_writes_tables_and_pictures(run, tmp_path, capsys, monkeypatch
     facts = tomllib.loads((tmp_path / "machine.toml").read_text("utf-8"))
     assert {"date", "machine", "torch", "threads", "dtype"} <= set(facts)
     assert "FusedMultiHeadAttention / it" in printed
+
+
+def test_memory_is_that_of_the_case_alone():
+    """Also where the process that starts it holds more: here, a table of 2048 by 2048 numbers takes 16 MB."""
+    held = torch.ones(2**26)  # 256 MB
+    command = [sys.executable, str(FOLDER / "memory.py"), "attention", "textbook", "2048", "cpu", "float32", "forward"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert 2**24 < int(printed) < 8 * 2**24
+    assert held.sum() == 2**26
 
 
 def test_a_ratio_is_taken_turn_by_turn(run):

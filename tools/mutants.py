@@ -118,7 +118,8 @@ def report(name: str, mutants: list[Mutant]) -> int:
     unexplained = [mutant for mutant in unnoticed if (mutant.function, mutant.removed, mutant.added) not in known]
     for mutant in unexplained:
         print(f"\n{mutant.function} ({mutant.status})\n- {mutant.removed}\n+ {mutant.added}")
-    print(f"{name}: {len(unnoticed) - len(unexplained)} not noticed for a listed reason, {len(unexplained)} without one")
+    listed = len(unnoticed) - len(unexplained)
+    print(f"{name}: {listed} not noticed for a listed reason, {len(unexplained)} without one")
     return len(unexplained)
 
 
