@@ -17,6 +17,7 @@ from IPython.display import display
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 from torch import Tensor
 
 COLOURS = (
@@ -206,6 +207,8 @@ def curves(
         axes.minorticks_off()
     if "y" in log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())  # 100 instead of a power of ten
+        axes.yaxis.set_minor_formatter(LogFormatter())
     axes.grid(alpha=0.3)
     axes.legend()
     return Picture(figure, f"{title}, {y_label} against {x_label}: {'; '.join(said)}.")

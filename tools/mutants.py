@@ -5,12 +5,11 @@ unit tests that call the mutated function; in the second, the lessons alone, who
 of the first pass that no test notices must be listed in tests/mutants.toml with the reason. The second pass is a count
 and a list: what a lesson cannot notice, such as the words of an error, is for the unit tests.
 
-    python tools/mutants.py [unit|lessons] [PATTERN ...]
-
-A pattern, as in `attention_core.masks.*`, limits a pass to the mutants whose names fit.
+    python tools/mutants.py [unit|lessons] [--only 'attention_core.masks.*']
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -21,32 +20,31 @@ from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutmut.__main__ import copy_also_copy_files, copy_src_dir, create_mutants
 from mutmut.configuration import reset_config
-from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
-from mutmut.stats import status_by_exit_code
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutants"
+NOTICED = ("killed", "timeout", "crashed")
 LISTED = ROOT / "tests" / "mutants.toml"
-COPIED = ("attention_core", "data", "notebooks", "tests", "tools", "conftest.py", "README.md")
-UNIT_TESTS = ("functional", "masks", "dropout", "modules", "tiled", "properties", "published", "data", "plots")
+COPIED = ("attention_core", "data", "notebooks", "tests", "tools", "conftest.py", "pyproject.toml", "README.md")
+UNIT_TESTS = [
+    "functional",
+    "masks",
+    "dropout",
+    "modules",
+    "tiled",
+    "properties",
+    "published",
+    "plots",
+    "package",
+    "exercises",
+]
 SELECTED = {
     "unit": [f"tests/test_{name}.py" for name in UNIT_TESTS],
     "lessons": ["tests/lessons_in_process.py"],
 }
-# What mutmut's own wrappers around each function make fail, whatever the mutant
-LEFT_OUT = "not compiled and not signature and not docstring"
-SETTINGS = """\
-[tool.mutmut]
-source_paths = ["attention_core"]
-do_not_mutate = ["attention_core/exercises/*"]
-also_copy = ["data", "notebooks", "tools", "conftest.py", "README.md"]
-pytest_add_cli_args = ["-k", "{left_out}"]
-pytest_add_cli_args_test_selection = {selected}
-[tool.pytest.ini_options]
-pythonpath = ["tools"]
-"""
 
 
 @dataclass(frozen=True)
@@ -58,42 +56,43 @@ class Mutant:
 
 
 def prepare(name: str) -> Path:
-    """A copy of the project's tracked files, with mutmut's settings for this pass."""
+    """A copy of the project's tracked files, in which mutmut has generated its mutants."""
     folder = BUILD / name
     shutil.rmtree(folder, ignore_errors=True)
     tracked = subprocess.run(["git", "ls-files", *COPIED], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for path in tracked.splitlines():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, folder / path)
-    settings = SETTINGS.format(left_out=LEFT_OUT, selected=[path for path in SELECTED[name] if (ROOT / path).exists()])
-    (folder / "pyproject.toml").write_text(settings, "utf-8")
+    with chdir(folder):
+        reset_config()
+        Path("mutants").mkdir()
+        copy_src_dir()
+        copy_also_copy_files()
+        create_mutants(os.cpu_count() or 1)
     return folder
 
 
-def run(folder: Path, patterns: list[str]) -> None:
-    command = [sys.executable, "-m", "mutmut", "run", *patterns]
-    subprocess.run(command, cwd=folder, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"})
-
-
-def results(folder: Path) -> list[Mutant]:
-    found = []
+def run(name: str, folder: Path, pattern: str) -> list[Mutant]:
+    results = folder / "results.json"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    command = [sys.executable, "tools/fork_per_mutant.py", str(results), pattern, *SELECTED[name]]
+    subprocess.run(command, cwd=folder / "mutants", check=True, env=environment)
     with chdir(folder):
-        reset_config()
-        for meta in sorted(Path("mutants").rglob("*.meta")):
-            data = SourceFileMutationData(path=meta.relative_to("mutants").with_suffix(""))
-            data.load()
-            for name, exit_code in data.exit_code_by_key.items():
-                status = status_by_exit_code[exit_code]
-                if status == "not checked":
-                    continue
-                function = name.rpartition("__mutmut_")[0].replace(".x_", ".").replace("xǁ", "").replace("ǁ", ".")
-                removed, added = ("", "") if status == "killed" else changed_lines(name)
-                found.append(Mutant(function, removed, added, status))
-    return found
+        statuses = json.loads(results.read_text("utf-8"))
+        return [
+            Mutant(function_of(mutant), *changed_lines(mutant, status), status) for mutant, status in statuses.items()
+        ]
 
 
-def changed_lines(name: str) -> tuple[str, str]:
-    lines = get_diff_for_mutant(name).splitlines()
+def function_of(mutant: str) -> str:
+    return mutant.rpartition("__mutmut_")[0].replace(".x_", ".").replace("xǁ", "").replace("ǁ", ".")
+
+
+def changed_lines(mutant: str, status: str) -> tuple[str, str]:
+    """The lines that the mutation took out and put in, if someone is to read them."""
+    if status in NOTICED:
+        return "", ""
+    lines = get_diff_for_mutant(mutant).splitlines()
     sides = ([line[1:].strip() for line in lines if line[:1] == sign and line[:3] != 3 * sign] for sign in "-+")
     removed, added = ("\n".join(side) for side in sides)
     return removed, added
@@ -109,7 +108,7 @@ def report(name: str, mutants: list[Mutant]) -> int:
     """Print the counts and the mutants that were not noticed; return how many of them have no listed reason."""
     counts = Counter(mutant.status for mutant in mutants)
     print(f"{name}: {len(mutants)} mutants: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
-    unnoticed = [mutant for mutant in mutants if mutant.status not in ("killed", "timeout", "segfault")]
+    unnoticed = [mutant for mutant in mutants if mutant.status not in NOTICED]
     if name == "lessons":
         for function, count in Counter(mutant.function for mutant in unnoticed).items():
             print(f"  {count:4} not noticed in {function}")
@@ -126,13 +125,11 @@ def report(name: str, mutants: list[Mutant]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("passes", nargs="?", choices=SELECTED, help="default: both")
-    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="limit to mutants whose names fit")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="limit to mutants whose names fit")
     options = parser.parse_args()
     unexplained = 0
     for name in [options.passes] if options.passes else list(SELECTED):
-        folder = prepare(name)
-        run(folder, options.patterns)
-        unexplained += report(name, results(folder))
+        unexplained += report(name, run(name, prepare(name), options.only))
     return 1 if unexplained else 0
 
 
