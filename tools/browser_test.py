@@ -139,7 +139,10 @@ async def save(page: Page, path: Path) -> NotebookNode:
 
 
 async def follow_other_sentence(cells: Locator, notebook: NotebookNode, path: Path) -> bool:
-    """Where the parameters cell names a sentence, type another one: the next run must work with its tokens."""
+    """Where the parameters cell names a sentence, type another one: the next run must print other things.
+
+    Its tokens too, where the stored outputs print those of the first sentence.
+    """
     tagged = [i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", [])]
     if not tagged or f'"{SENTENCE}"' not in notebook.cells[tagged[0]].source:
         require(False, path.parent == COPIES, f"a lesson must have a parameters cell with the sentence {SENTENCE!r}")
@@ -150,10 +153,16 @@ async def follow_other_sentence(cells: Locator, notebook: NotebookNode, path: Pa
     saved = await save(cells.page, path)
     require(True, f'"{OTHER_SENTENCE}"' in saved.cells[tagged[0]].source, "the parameters cell must be editable")
     await compare_shown(cells, saved)
-    tokens = load_sentence(OTHER_SENTENCE)[0]
-    text = "".join(str(as_text(output)) for cell in saved.cells for output in outputs(cell)).replace("'", "")
-    require(True, ", ".join(tokens) in text, f"the outputs must show the tokens {tokens}")
+    before, after = (printed(some) for some in (notebook, saved))
+    require(True, after != before, "another sentence must give other outputs")
+    tokens, other_tokens = (load_sentence(name)[0] for name in (SENTENCE, OTHER_SENTENCE))
+    named = ", ".join(tokens) in before
+    require(named, ", ".join(other_tokens) in after, f"the outputs must show the tokens {other_tokens}")
     return True
+
+
+def printed(notebook: NotebookNode) -> str:
+    return "".join(str(as_text(output)) for cell in notebook.cells for output in outputs(cell)).replace("'", "")
 
 
 async def photograph(cells: Locator, notebook: NotebookNode, shot: str) -> None:
@@ -198,6 +207,7 @@ async def jupyterlab() -> AsyncIterator[str]:
     folders = {f"JUPYTER_{kind}_DIR": OWN for kind in ("CONFIG", "DATA", "RUNTIME")} | {"IPYTHONDIR": OWN / "ipython"}
     folders |= {"JUPYTERLAB_SETTINGS_DIR": settings, "JUPYTERLAB_WORKSPACES_DIR": OWN / "lab" / "workspaces"}
     environment = os.environ | {name: str(folder) for name, folder in folders.items()}
+    environment["OMP_NUM_THREADS"] = "1"  # two kernels at a time, whose threads would wait for each other
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"]
     command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={COPIES}"]
     with (BUILD / "jupyterlab.log").open("wb") as log:
