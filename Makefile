@@ -11,7 +11,7 @@ RUN_OPTIONS = \
 	$(call given,PARAMS,$(PARAMS)) \
 	$(call given,OUT,--out "$(OUT)")
 
-.PHONY: help run test lint lab grade browser-test bench portable alterations audit clean
+.PHONY: help run test lint lab grade browser-test bench bench-checks portable mutants alterations audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -41,8 +41,14 @@ browser-test: .venv/browser ## run lessons and exercises in JupyterLab in a head
 bench: .venv/installed ## time and peak memory against the alternatives (BENCH="--quick", BENCH="--device cuda --dtype bfloat16")
 	@$(BIN)/python benchmarks/run.py $(call given,BENCH,$(BENCH))
 
+bench-checks: .venv/installed ## time of make test, against starting its kernels and importing torch
+	@$(BIN)/python benchmarks/checks.py
+
 portable: .venv/installed ## every digit under several instruction sets and numbers of threads (TORCH=2.6.0: with that version, several GB)
 	@$(BIN)/python tools/portable.py $(call given,TORCH,--torch "$(TORCH)")
+
+mutants: .venv/mutants ## change the package in every small way and see which tests notice (half an hour; MUTANTS="unit --only '*.masks.*'")
+	@$(BIN)/python tools/mutants.py $(call given,MUTANTS,$(MUTANTS))
 
 alterations: .venv/installed ## alter the stored outputs in every known way and see that each is noticed (minutes)
 	@$(BIN)/python -m pytest --numprocesses=0 --quiet tests/test_alterations.py --all-alterations
@@ -60,6 +66,10 @@ clean: ## remove .venv, build/ and caches
 	@echo "setting up .venv; the first time this takes a minute or more"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@touch $@
+
+.venv/mutants: requirements-mutants.txt .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-mutants.txt
 	@touch $@
 
 .venv/browser: requirements-browser.txt .venv/installed
