@@ -1,11 +1,16 @@
 """Wrong solutions as new learners write them, independent of the checker's own code, and the mistake to be named."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from attention_core import causal_mask
+
+Layer = Callable[[Tensor], Tensor]
 
 
 def dot_total_overwritten(a: Tensor, b: Tensor) -> Tensor:
@@ -134,6 +139,258 @@ def multi_head_no_transpose_back(
     return context.reshape(*x.shape[:-1], -1) @ W_o
 
 
+def cached_mask_reversed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
+    scores = scores.masked_fill(causal_mask(queries.shape[-2], keys.shape[-2]), -torch.inf)
+    return torch.softmax(scores, dim=-1) @ values
+
+
+def cached_square(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal_mask(queries.shape[-2]))
+
+
+def cached_all_rows(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal_mask(keys.shape[-2]))
+
+
+def cached_len(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal_mask(len(queries), len(keys)))
+
+
+def cached_float_mask(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    new, everything = queries.shape[-2], keys.shape[-2]
+    mask = torch.tril(torch.ones(new, everything), diagonal=everything - new)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+
+def cached_diagonal_sign(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    new, everything = queries.shape[-2], keys.shape[-2]
+    mask = torch.ones(new, everything).tril(diagonal=new - everything).bool()
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+
+def cached_triu_hidden(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    new, everything = queries.shape[-2], keys.shape[-2]
+    mask = torch.triu(torch.ones(new, everything), diagonal=everything - new + 1).bool()
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+
+def cached_newest_only(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    new = queries.shape[-2]
+    return F.scaled_dot_product_attention(queries, keys[..., -new:, :], values[..., -new:, :], is_causal=True)
+
+
+def mixes_whole_output(layer: Layer, batch: Tensor) -> bool:
+    before = layer(batch)
+    for i in range(len(batch)):
+        changed = batch.clone()
+        changed[i] = torch.randn_like(changed[i])
+        if not torch.allclose(layer(changed), before, atol=1e-5):
+            return True
+    return False
+
+
+def mixes_first_replaced(layer: Layer, batch: Tensor) -> bool:
+    changed = batch.clone()
+    changed[0] = torch.randn_like(changed[0])
+    return not torch.allclose(layer(changed)[1:], layer(batch)[1:], atol=1e-5)
+
+
+def mixes_later_ones(layer: Layer, batch: Tensor) -> bool:
+    before = layer(batch)
+    for i in range(len(batch)):
+        changed = batch.clone()
+        changed[i] += 1
+        if not torch.allclose(layer(changed)[i + 1 :], before[i + 1 :], atol=1e-5):
+            return True
+    return False
+
+
+def mixes_first_token(layer: Layer, batch: Tensor) -> bool:
+    before = layer(batch)
+    for i in range(len(batch)):
+        changed = batch.clone()
+        changed[i, 0] += 1
+        others = [j for j in range(len(batch)) if j != i]
+        if not torch.allclose(layer(changed)[others], before[others], atol=1e-5):
+            return True
+    return False
+
+
+def mixes_clone_outside(layer: Layer, batch: Tensor) -> bool:
+    before, changed = layer(batch), batch.clone()
+    for i in range(len(batch)):
+        changed[i] = torch.randn_like(changed[i])
+        others = [j for j in range(len(batch)) if j != i]
+        if not torch.allclose(layer(changed)[others], before[others], atol=1e-5):
+            return True
+    return False
+
+
+def mixes_no_clone(layer: Layer, batch: Tensor) -> bool:
+    before = layer(batch)
+    batch[0] = 0
+    return not torch.allclose(layer(batch)[1:], before[1:], atol=1e-5)
+
+
+def mixes_answer_of_the_last(layer: Layer, batch: Tensor) -> bool:
+    before, mixes = layer(batch), False
+    for i in range(len(batch)):
+        changed = batch.clone()
+        changed[i] = 0
+        others = [j for j in range(len(batch)) if j != i]
+        mixes = not torch.allclose(layer(changed)[others], before[others], atol=1e-5)
+    return mixes
+
+
+def mixes_sentence_alone(layer: Layer, batch: Tensor) -> bool:
+    alone = torch.stack([layer(sentence) for sentence in batch])
+    return not torch.allclose(layer(batch), alone, atol=1e-5)
+
+
+def online_maximum_first(scores: Tensor) -> tuple[float, float]:
+    maximum, total = -math.inf, 0.0
+    for score in scores.tolist():
+        maximum = max(maximum, score)
+        total = total * math.exp(maximum - maximum) + math.exp(score - maximum)
+    return maximum, total
+
+
+def online_begins_anew(scores: Tensor) -> tuple[float, float]:
+    maximum, total = -math.inf, 0.0
+    for score in scores.tolist():
+        if score > maximum:
+            maximum, total = score, 1.0
+        else:
+            total += math.exp(score - maximum)
+    return maximum, total
+
+
+def online_upside_down(scores: Tensor) -> tuple[float, float]:
+    maximum, total = -math.inf, 0.0
+    for score in scores.tolist():
+        new = max(maximum, score)
+        total = total * math.exp(new - maximum) + math.exp(score - new)
+        maximum = new
+    return maximum, total
+
+
+def online_divided(scores: Tensor) -> tuple[float, float]:
+    maximum, total = -math.inf, 0.0
+    for score in scores.tolist():
+        new = max(maximum, score)
+        total = total / math.exp(maximum - new) + math.exp(score - new)
+        maximum = new
+    return maximum, total
+
+
+def online_term_of_the_old(scores: Tensor) -> tuple[float, float]:
+    maximum, total = -math.inf, 0.0
+    for score in scores.tolist():
+        new = max(maximum, score)
+        total = total * math.exp(maximum - new) + math.exp(score - maximum)
+        maximum = new
+    return maximum, total
+
+
+def online_from_zero(scores: Tensor) -> tuple[float, float]:
+    maximum, total = 0.0, 0.0
+    for score in scores.tolist():
+        new = max(maximum, score)
+        total = total * math.exp(maximum - new) + math.exp(score - new)
+        maximum = new
+    return maximum, total
+
+
+def blocks(context_step: Any, last: Any = lambda context, total: context / total) -> Any:
+    """The function of the exercise with another line for the context, and for what is returned."""
+
+    def find_the_mistake(queries: Tensor, keys: Tensor, values: Tensor, block_size: int) -> Tensor:
+        running_max = torch.full((len(queries), 1), -torch.inf)
+        running_sum = torch.zeros(len(queries), 1)
+        running_context = torch.zeros(len(queries), values.shape[-1])
+        for start in range(0, len(keys), block_size):
+            block = slice(start, start + block_size)
+            scores = queries @ keys[block].T / math.sqrt(keys.shape[-1])
+            new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))
+            shares = (scores - new_max).exp()
+            correction = (running_max - new_max).exp()
+            running_sum = running_sum * correction + shares.sum(dim=-1, keepdim=True)
+            running_context = context_step(running_context, correction, shares, values[block])
+            running_max = new_max
+        return last(running_context, running_sum)
+
+    return find_the_mistake
+
+
+def blocks_averaged(queries: Tensor, keys: Tensor, values: Tensor, block_size: int) -> Tensor:
+    contexts = []
+    for start in range(0, len(keys), block_size):
+        block = slice(start, start + block_size)
+        weights = torch.softmax(queries @ keys[block].T / math.sqrt(keys.shape[-1]), dim=-1)
+        contexts.append(weights @ values[block])
+    return sum(contexts) / len(contexts)  # type: ignore[return-value]
+
+
+def merge_shift_given(
+    max_a: Tensor, sum_a: Tensor, context_a: Tensor, max_b: Tensor, sum_b: Tensor, context_b: Tensor
+) -> tuple[Tensor, ...]:
+    new_max = torch.maximum(max_a, max_b)
+    new_max = new_max.masked_fill(new_max == -torch.inf, 0.0)
+    a, b = torch.exp(max_a - new_max), torch.exp(max_b - new_max)
+    return new_max, a * sum_a + b * sum_b, a * context_a + b * context_b
+
+
+def merge_nan_rows(
+    max_a: Tensor, sum_a: Tensor, context_a: Tensor, max_b: Tensor, sum_b: Tensor, context_b: Tensor
+) -> tuple[Tensor, ...]:
+    new_max = torch.maximum(max_a, max_b)
+    a, b = torch.exp(max_a - new_max), torch.exp(max_b - new_max)
+    return new_max, a * sum_a + b * sum_b, a * context_a + b * context_b
+
+
+def merge_nan_to_num_everything(*six: Tensor) -> tuple[Tensor, ...]:
+    return tuple(part.nan_to_num() for part in merge_nan_rows(*six))
+
+
+def merge_divided(*six: Tensor) -> tuple[Tensor, ...]:
+    new_max, new_sum, context = merge_nan_rows(*six)
+    return new_max, new_sum, context / new_sum
+
+
+def merge_divided_safely(*six: Tensor) -> tuple[Tensor, ...]:
+    _, new_sum, context = merge_shift_given(*six)
+    return torch.maximum(six[0], six[3]), new_sum, context / new_sum.clamp(min=1e-6)
+
+
+def merge_only_added(
+    max_a: Tensor, sum_a: Tensor, context_a: Tensor, max_b: Tensor, sum_b: Tensor, context_b: Tensor
+) -> tuple[Tensor, ...]:
+    return torch.maximum(max_a, max_b), sum_a + sum_b, context_a + context_b
+
+
+def merge_context_forgotten(*six: Tensor) -> tuple[Tensor, ...]:
+    new_max, new_sum, _ = merge_nan_rows(*six)
+    return new_max, new_sum, six[2] + six[5]
+
+
+def merge_times_sums(
+    max_a: Tensor, sum_a: Tensor, context_a: Tensor, max_b: Tensor, sum_b: Tensor, context_b: Tensor
+) -> tuple[Tensor, ...]:
+    _, new_sum, context = merge_shift_given(max_a, sum_a, context_a * sum_a, max_b, sum_b, context_b * sum_b)
+    return torch.maximum(max_a, max_b), new_sum, context
+
+
+def merge_with_if(
+    max_a: Tensor, sum_a: Tensor, context_a: Tensor, max_b: Tensor, sum_b: Tensor, context_b: Tensor
+) -> tuple[Tensor, ...]:
+    if max_a > max_b:
+        correction = torch.exp(max_b - max_a)
+        return max_a, sum_a + sum_b * correction, context_a + context_b * correction
+    correction = torch.exp(max_a - max_b)
+    return max_b, sum_a * correction + sum_b, context_a * correction + context_b
+
+
 CARELESS: list[tuple[str, Any, str]] = [
     ("01.dot_product", dot_total_overwritten, "only the last product"),
     ("01.dot_product", dot_range_too_short, "last number left out"),
@@ -235,4 +492,68 @@ CARELESS: list[tuple[str, Any, str]] = [
     ("06.multi_head_attention", multi_head_d_out, "scaled by the total width"),
     ("06.multi_head_attention", multi_head_no_transpose_back, "merged by view alone"),
     ("06.permute_heads", lambda q, k, v, o, h, order: (q, k, v, o), "nothing moved"),
+    ("07.pack_projections", lambda q, k, v: torch.cat([q, k, v]), "not transposed"),
+    ("07.pack_projections", lambda q, k, v: torch.cat([q, k, v], dim=1), "packed for x @ W"),
+    ("07.pack_projections", lambda q, k, v: torch.cat([q, k, v]).T, "side by side"),
+    ("07.pack_projections", lambda q, k, v: torch.stack([q.T, k.T, v.T]), "a dimension of their own"),
+    (
+        "07.pack_projections",
+        lambda q, k, v: torch.cat([q, k, v], dim=1).view(-1, q.shape[0]),
+        "joined, then reshaped",
+    ),
+    ("07.pack_projections", lambda q, k, v: torch.cat([q.T, v.T, k.T]), "keys and values exchanged"),
+    ("07.find_the_mistake", F.scaled_dot_product_attention, "nothing hidden"),
+    (
+        "07.find_the_mistake",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[-2] > 1),
+        "right for a single token only",
+    ),
+    (
+        "07.find_the_mistake",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[-2] == k.shape[-2]),
+        "nothing hidden with a cache",
+    ),
+    ("07.find_the_mistake", cached_mask_reversed, "mask reversed"),
+    ("07.find_the_mistake", cached_square, "mask for the new tokens only"),
+    ("07.find_the_mistake", cached_all_rows, "mask for all tokens"),
+    ("07.find_the_mistake", cached_len, "only with a batch"),
+    ("07.find_the_mistake", cached_float_mask, "mask of zeros and ones"),
+    ("07.find_the_mistake", cached_diagonal_sign, "diagonal with the wrong sign"),
+    ("07.find_the_mistake", cached_triu_hidden, "True means hidden"),
+    ("07.find_the_mistake", cached_newest_only, "cache not used"),
+    ("07.mixes_sentences", mixes_whole_output, "the changed sentence compared"),
+    ("07.mixes_sentences", mixes_first_replaced, "first sentence only"),
+    ("07.mixes_sentences", mixes_later_ones, "first sentence only"),
+    ("07.mixes_sentences", mixes_first_token, "first token only"),
+    ("07.mixes_sentences", mixes_clone_outside, "copied once"),
+    ("07.mixes_sentences", mixes_no_clone, "argument changed"),
+    ("07.mixes_sentences", mixes_answer_of_the_last, "last sentence only"),
+    ("07.mixes_sentences", mixes_sentence_alone, "a sentence without its batch"),
+    ("08.online_sum", lambda s: (s.max(), s.exp().sum()), "maximum not subtracted"),
+    ("08.online_sum", online_maximum_first, "no correction"),
+    ("08.online_sum", online_begins_anew, "old sum thrown away"),
+    ("08.online_sum", online_upside_down, "correction upside down"),
+    ("08.online_sum", online_divided, "divided by the correction"),
+    ("08.online_sum", online_term_of_the_old, "relative to the old maximum"),
+    ("08.online_sum", online_from_zero, "maximum starts at 0"),
+    ("08.find_the_mistake", blocks(lambda c, k, s, v: c + s @ v), "still not corrected"),
+    ("08.find_the_mistake", blocks(lambda c, k, s, v: (c + s @ v) * k), "new part corrected too"),
+    ("08.find_the_mistake", blocks(lambda c, k, s, v: c + k * (s @ v)), "new part corrected instead"),
+    ("08.find_the_mistake", blocks(lambda c, k, s, v: c / k + s @ v), "correction upside down"),
+    ("08.find_the_mistake", blocks(lambda c, k, s, v: c * k + s @ v, lambda c, total: c), "not divided"),
+    (
+        "08.find_the_mistake",
+        blocks(lambda c, k, s, v: c * k + s @ v / s.sum(-1, keepdim=True), lambda c, total: c),
+        "each block divided by its own sum",
+    ),
+    ("08.find_the_mistake", blocks_averaged, "blocks averaged"),
+    ("08.merge_blocks", merge_nan_rows, "NaN where nothing is visible"),
+    ("08.merge_blocks", merge_shift_given, "0 for the empty maximum"),
+    ("08.merge_blocks", merge_nan_to_num_everything, "a number for minus infinity"),
+    ("08.merge_blocks", merge_divided, "NaN where nothing is visible + divided already"),
+    ("08.merge_blocks", merge_divided_safely, "divided where not empty"),
+    ("08.merge_blocks", merge_only_added, "no correction"),
+    ("08.merge_blocks", merge_context_forgotten, "context not corrected + NaN where nothing is visible"),
+    ("08.merge_blocks", merge_times_sums, "multiplied by the sums"),
+    ("08.merge_blocks", merge_with_if, "Python's max"),
 ]

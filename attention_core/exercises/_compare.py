@@ -27,7 +27,8 @@ def read_answer(value: Any, names: tuple[str, ...], *, observed: bool = False) -
     if len(names) == 1:
         return {names[0]: read_tensor(value)}
     _refuse_strange(value)
-    if not isinstance(value, (tuple, list, Tensor, np.ndarray)) or len(value) != len(names):
+    several = isinstance(value, (tuple, list)) or (isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0)
+    if not several or len(value) != len(names):
         raise UnreadableError(
             f"Your function should return {len(names)} things, ({', '.join(names)}), and gives {_what(value)}."
         )

@@ -127,6 +127,7 @@ def _cached(
         "ahead": everything.tril(past + 1),
         "strict": everything.tril(past - 1),
         "hidden": ~everything.tril(past),
+        "wrong sign": everything.tril(-past),
         "new only": everything.tril(past).triu(past),
         "no cache": everything.tril(past) & (torch.arange(num_keys) >= past),
     }[mask]
@@ -135,9 +136,10 @@ def _cached(
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=attn_mask, scale=factor)
 
 
-def _by_hand(queries: Tensor, keys: Tensor, values: Tensor, *, diagonal: int) -> Tensor:
+def _by_hand(queries: Tensor, keys: Tensor, values: Tensor, *, diagonal: int = 0, hidden: bool = False) -> Tensor:
     scores = queries @ keys.mT / queries.shape[-1] ** 0.5
     allowed = torch.ones_like(scores, dtype=torch.bool).tril(keys.shape[-2] - queries.shape[-2] + diagonal)
+    allowed = ~allowed if hidden else allowed
     return torch.softmax(scores.masked_fill(~allowed, -torch.inf), dim=-1) @ values
 
 
@@ -226,6 +228,50 @@ FIND_THE_MISTAKE = Exercise(
             "and its row is NaN: the triangle ends one place too early.",
             lambda queries, keys, values: _by_hand(queries, keys, values, diagonal=-1),
         ),
+        Mistake(
+            "mask reversed",
+            "What should be visible is hidden, and the other way round: the last token sees nothing, and its row is "
+            "NaN. masked_fill hides where its mask is True; in causal_mask True means 'may attend'.",
+            lambda queries, keys, values: _by_hand(queries, keys, values, hidden=True),
+        ),
+        Mistake(
+            "diagonal with the wrong sign",
+            "The triangle is moved down to the left and not to the right, so the first new tokens see nothing: the "
+            "sign of the diagonal is wrong.",
+            with_flaw(_cached, mask="wrong sign"),
+        ),
+        Mistake(
+            "right for a single token only",
+            "A single new token sees everything now. With several the mistake is still there: their triangle begins at "
+            "the top left, at the oldest keys.",
+            lambda queries, keys, values: _cached(
+                queries, keys, values, mask="first" if queries.shape[-2] > 1 else "none"
+            ),
+        ),
+        Mistake(
+            "nothing hidden with a cache",
+            "Without a cache your function hides what is to be hidden, and with one it hides nothing: then the first "
+            "of several new tokens sees those after it.",
+            lambda queries, keys, values: _cached(
+                queries, keys, values, mask="first" if queries.shape[-2] == keys.shape[-2] else "none"
+            ),
+        ),
+        Mistake(
+            "mask for the new tokens only",
+            "Your mask is (L, L), as if the new tokens were all there is. It needs a row for each query and a column "
+            "for each key, the old ones too: (L, S).",
+            lambda queries, keys, values: F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=causal_mask(queries.shape[-2])
+            ),
+        ),
+        Mistake(
+            "mask for all tokens",
+            "Your mask is (S, S), with a row for each key. There are only L queries: of its rows, which belong to the "
+            "newest tokens?",
+            lambda queries, keys, values: F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=causal_mask(keys.shape[-2])
+            ),
+        ),
     ),
 )
 
@@ -241,7 +287,7 @@ def _tokens_first(x: Tensor) -> Tensor:
 
 
 def _last_reads_first(x: Tensor) -> Tensor:
-    return torch.cat([x[:-1], x[-1:] + x[:1]]) if len(x) > 1 else x
+    return torch.cat([x[:-1], x[-1:] + x[:1, -1:]]) if len(x) > 1 else x  # its last token: not all change a whole one
 
 
 def _second_reads_third(x: Tensor) -> Tensor:
@@ -257,9 +303,9 @@ def _layer_cases() -> list[Case]:
     return [
         Case("attention within each sentence", (_attend, x)),
         Case("attention that takes the first dimension for the tokens", (_tokens_first, x)),
-        Case("each token by itself", (lambda y: 2 * y, x)),
+        Case("each token by itself", (lambda y: 0 * y, x)),  # no change shows, not even in the changed sentence
         Case("the mean over the sentences taken off", (lambda y: y - y.mean(dim=0), x)),
-        Case("the mean over the tokens taken off", (lambda y: y - y.mean(dim=1, keepdim=True), x)),
+        Case("the mean over the tokens taken off", (lambda y: 2 * y - y.mean(dim=1, keepdim=True), x)),
         Case("only the second sentence reads the third", (_second_reads_third, x)),
         Case("only the last sentence reads the first", (_last_reads_first, x)),
         Case("only a first token is read by another sentence", (_second_reads_first_token_of_first, x)),
@@ -281,6 +327,16 @@ def _mixes(
             "all": list(everyone),
             "next": [i for i in everyone if i == place + 1],
         }[compared]
+        if not torch.allclose(before[rows], layer(other)[rows], atol=1e-5):
+            return True
+    return False
+
+
+def _mixes_once_copied(layer: Layer, batch: Tensor) -> bool:
+    before, other = layer(batch), batch.clone()
+    for place in range(len(batch)):
+        other[place] += 1.0 + torch.arange(batch.shape[-1])
+        rows = [i for i in range(len(batch)) if i != place]
         if not torch.allclose(before[rows], layer(other)[rows], atol=1e-5):
             return True
     return False
@@ -319,7 +375,8 @@ MIXES_SENTENCES = Exercise(
         ),
         Mistake(
             "first sentence only",
-            "You changed the first sentence only. A layer may let a sentence read the third: change each in turn.",
+            "You changed the first sentence only, or compared only sentences after the changed one. A layer may let "
+            "the second read the third: change each in turn, and compare all others.",
             with_flaw(_mixes, changed="first"),
         ),
         Mistake(
@@ -339,10 +396,30 @@ MIXES_SENTENCES = Exercise(
             with_flaw(_mixes, compared="next"),
         ),
         Mistake(
+            "first token only",
+            "You changed the first token of a sentence only. Another sentence may read a later one: change all of "
+            "its tokens.",
+            with_flaw(_mixes, tokens=slice(1)),
+        ),
+        Mistake(
             "last token only",
             "You changed the last token of a sentence only. Another sentence may read an earlier one: change all of "
             "its tokens.",
             with_flaw(_mixes, tokens=slice(-1, None)),
+        ),
+        Mistake(
+            "copied once",
+            "The copy is made once, before the loop: when the second sentence is changed, the first one still is, and "
+            "its output differs with good reason. Make a fresh copy for each.",
+            _mixes_once_copied,
+        ),
+        Mistake(
+            "a sentence without its batch",
+            "You gave the layer a single sentence as (T, D). It expects a batch (1, T, D): with a dimension less, it "
+            "may take the tokens for sentences.",
+            lambda layer, batch: (
+                not torch.allclose(layer(batch), torch.stack([layer(sentence) for sentence in batch]), atol=1e-5)
+            ),
         ),
         Mistake(
             "answer reversed",

@@ -49,6 +49,34 @@ def _new_maximum_lost(scores: Tensor) -> tuple[Tensor, Tensor]:
     return largest, total
 
 
+def _online_if(scores: Tensor) -> tuple[Tensor, Tensor]:
+    largest, total = torch.tensor(-torch.inf), torch.tensor(0.0)
+    for score in scores:
+        if score > largest:
+            total, largest = torch.tensor(1.0), score
+        else:
+            total = total + (score - largest).exp()
+    return largest, total
+
+
+def _relative_to_the_old(scores: Tensor) -> tuple[Tensor, Tensor]:
+    largest, total = torch.tensor(-torch.inf), torch.tensor(0.0)
+    for score in scores:
+        new = torch.maximum(largest, score)
+        total = total * (largest - new).exp() + (score - largest).exp()
+        largest = new
+    return largest, total
+
+
+def _divided_by_the_correction(scores: Tensor) -> tuple[float, float]:
+    largest, total = -math.inf, 0.0
+    for score in scores.tolist():
+        new = max(largest, score)
+        total = total / math.exp(largest - new) + math.exp(score - new)
+        largest = new
+    return largest, total
+
+
 def _online_reference(scores: Tensor) -> tuple[Tensor, Tensor]:
     return scores.max(), (scores - scores.max()).exp().sum()
 
@@ -129,6 +157,24 @@ ONLINE_SUM = Exercise(
             _new_maximum_lost,
         ),
         Mistake(
+            "old sum thrown away",
+            "With a new maximum your sum begins anew at 1, and all scores before it are lost. They still count: "
+            "multiply the old sum, and then add the 1.",
+            _online_if,
+        ),
+        Mistake(
+            "relative to the old maximum",
+            "The old sum is corrected, but the new term still refers to the old maximum, which at the first score is "
+            "minus infinity: the sum is infinite at once.",
+            _relative_to_the_old,
+        ),
+        Mistake(
+            "divided by the correction",
+            "At the first score exp(old - new) is exp(-infinity), which is 0. The old sum is to be multiplied by it "
+            "and not divided.",
+            _divided_by_the_correction,
+        ),
+        Mistake(
             "relative to the first score",
             "The exponentials refer to the first score and not to the largest one.",
             lambda scores: (scores.max(), (scores - scores[0]).exp().sum()),
@@ -175,7 +221,8 @@ def _in_blocks(
         new = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
         shares = (scores - new).exp()
         total = _corrected(total, shares.sum(dim=-1, keepdim=True), largest, new, sum_correction)
-        context = _corrected(context, shares @ values[block], largest, new, context_correction)
+        found = shares / shares.sum(dim=-1, keepdim=True) if divide == "each by itself" else shares
+        context = _corrected(context, found @ values[block], largest, new, context_correction)
         if divide == "each time":
             context = context / total
         largest = new
@@ -185,6 +232,8 @@ def _in_blocks(
 def _corrected(old: Tensor, more: Tensor, largest: Tensor, new: Tensor, how: str) -> Tensor:
     if how == "both":
         return (old + more) * (largest - new).exp()
+    if how == "new part":
+        return old + more * (largest - new).exp()
     factors = {
         "right": (largest - new).exp(),
         "none": torch.ones_like(new),
@@ -192,6 +241,14 @@ def _corrected(old: Tensor, more: Tensor, largest: Tensor, new: Tensor, how: str
         "overwritten": torch.zeros_like(new),
     }
     return old * factors[how] + more
+
+
+def _softmax_of_blocks(queries: Tensor, keys: Tensor, values: Tensor, block_size: int, *, together: str) -> Tensor:
+    contexts = [
+        scaled_dot_product_attention(queries, block_keys, block_values)[0]
+        for block_keys, block_values in zip(keys.split(block_size), values.split(block_size), strict=True)
+    ]
+    return torch.stack(contexts).mean(dim=0) if together == "averaged" else torch.stack(contexts).sum(dim=0)
 
 
 def _blocks_reference(queries: Tensor, keys: Tensor, values: Tensor, block_size: int) -> Tensor:
@@ -248,6 +305,12 @@ FIND_THE_MISTAKE = Exercise(
             with_flaw(_in_blocks, context_correction="both"),
         ),
         Mistake(
+            "new part corrected instead",
+            "The correction multiplies what the new block brings, and it is the old context that refers to an old "
+            "maximum. The first block is lost entirely.",
+            with_flaw(_in_blocks, context_correction="new part"),
+        ),
+        Mistake(
             "last block only",
             "The context holds the last block only: what came before is overwritten.",
             with_flaw(_in_blocks, context_correction="overwritten"),
@@ -257,6 +320,24 @@ FIND_THE_MISTAKE = Exercise(
             "The context is divided by the sum in every block, and so some of it more than once. Divide when all "
             "blocks are in.",
             with_flaw(_in_blocks, divide="each time"),
+        ),
+        Mistake(
+            "each block divided by its own sum",
+            "Each block's part is divided by the sum of that block alone, as if it were the whole row. Divide once, at "
+            "the end, by the sum of all blocks.",
+            with_flaw(_in_blocks, divide="each by itself"),
+        ),
+        Mistake(
+            "blocks averaged",
+            "Each block has a softmax of its own, and the results are averaged. A block with large scores should count "
+            "for more than one with small ones.",
+            with_flaw(_softmax_of_blocks, together="averaged"),
+        ),
+        Mistake(
+            "blocks added up",
+            "Each block has a softmax of its own, and the results are added up: the shares of a row add up to the "
+            "number of blocks.",
+            with_flaw(_softmax_of_blocks, together="added"),
         ),
         Mistake(
             "not divided",
@@ -292,7 +373,8 @@ def _merge(
     sums: str = "right",
     contexts: str = "right",
     empty: str = "guarded",
-    divided: bool = False,
+    gives: str = "maximum",
+    divided: str = "not",
     python_max: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     largest = max(max_a, max_b) if python_max else torch.maximum(max_a, max_b)
@@ -307,8 +389,13 @@ def _merge(
         "b only": (one, b),
     }[factors]
     total = sum_a + sum_b if sums == "not corrected" else sum_a * a + sum_b * b
-    context = context_a + context_b if contexts == "not corrected" else context_a * a + context_b * b
-    return largest, total, context / total if divided else context
+    context = {
+        "right": context_a * a + context_b * b,
+        "not corrected": context_a + context_b,
+        "times sums": context_a * sum_a * a + context_b * sum_b * b,
+    }[contexts]
+    context = {"not": context, "all": context / total, "not empty": context / total.clamp(min=1e-9)}[divided]
+    return {"shift": shift, "smallest": largest.nan_to_num()}.get(gives, largest), total, context
 
 
 def _upside_down(
@@ -425,11 +512,35 @@ MERGE_BLOCKS = Exercise(
             "divided already",
             "The context is divided by the sum already. The numbers of both blocks together are asked for, so that a "
             "third block could still be merged with them.",
-            with_flaw(_merge, divided=True),
+            with_flaw(_merge, divided="all"),
+        ),
+        Mistake(
+            "divided where not empty",
+            "The context is divided by the sum already, except where a query sees nothing. It is asked for undivided, "
+            "so that a third block could still be merged with it.",
+            with_flaw(_merge, divided="not empty"),
+        ),
+        Mistake(
+            "multiplied by the sums",
+            "Each context is multiplied by the sum of its block. It has not been divided by it, so that sum is in it "
+            "already.",
+            with_flaw(_merge, contexts="times sums"),
+        ),
+        Mistake(
+            "0 for the empty maximum",
+            "Sum and context are right. A query that sees nothing in either block has the maximum 0 in your answer: "
+            "that number is for subtracting only. Return the maximum itself, minus infinity.",
+            with_flaw(_merge, gives="shift"),
+        ),
+        Mistake(
+            "a number for minus infinity",
+            "Sum and context are right. A query that sees nothing in either block has a huge negative number for its "
+            "maximum: nan_to_num replaces infinities too. Keep minus infinity.",
+            with_flaw(_merge, gives="smallest"),
         ),
         Mistake(
             "Python's max",
-            "Python's max compares one number with one other. Here each query has a maximum of its own.",
+            "Python's max, or an if, compares one number with one other. Here each query has a maximum of its own.",
             with_flaw(_merge, python_max=True),
         ),
         Mistake(
