@@ -3,10 +3,9 @@
 mutmut's own runner collects the tests anew for every mutant, which here takes longer than running them. What it
 generates is used as it is: each function asks the variable MUTANT_UNDER_TEST which version of it is to run.
 
-    cd FOLDER/mutants && python fork_per_mutant.py RESULTS.json PATTERN TEST ...
+    cd FOLDER/mutants && python fork_per_mutant.py NAMES.json RESULTS.json TEST ...
 """
 
-import fnmatch
 import json
 import os
 import resource
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
-from mutmut.mutation.data import SourceFileMutationData
 from mutmut.state import state
 from tqdm import tqdm
 
@@ -25,27 +23,16 @@ MEMORY = 12 * 2**30  # bytes of address space for one mutant
 GRACE = 20  # seconds beyond ten times what the tests take without a mutation
 
 
-def mutants(pattern: str) -> list[str]:
-    names: list[str] = []
-    os.chdir("..")  # mutmut's paths start there
-    for meta in sorted(Path("mutants").rglob("*.meta")):
-        data = SourceFileMutationData(path=meta.relative_to("mutants").with_suffix(""))
-        data.load()
-        names += [name for name in data.exit_code_by_key if fnmatch.fnmatch(name, pattern)]
-    os.chdir("mutants")
-    return names
-
-
 class ForkPerMutant:
-    def __init__(self, results: Path, pattern: str) -> None:
-        self.results, self.pattern = results, pattern
+    def __init__(self, names: list[str], results: Path) -> None:
+        self.names, self.results = names, results
         self.statuses: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         self.running: dict[int, tuple[str, float]] = {}  # process: mutant, when to kill it
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         callers = self.run_without_mutant(session.items)
-        for name in tqdm(mutants(self.pattern), mininterval=5, maxinterval=30):
+        for name in tqdm(self.names, mininterval=5, maxinterval=30):
             items = sorted(callers.get(name.rpartition("__mutmut_")[0], []), key=lambda item: self.seconds[item.nodeid])
             if not items:
                 self.statuses[name] = "called by no test"
@@ -112,7 +99,8 @@ def passes(item: pytest.Item) -> bool:
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())  # the package with the mutants, before the installed one
-    results, pattern, *tests = sys.argv[1:]
+    names, results, *tests = sys.argv[1:]
     # what torch.compile makes of mutmut's wrappers takes half a minute, and says nothing more than the other tests
     options = ["--quiet", "--capture=no", "-k", "not compiled", "--override-ini=addopts=", "-p", "no:cacheprovider"]
-    sys.exit(pytest.main([*options, *tests], plugins=[ForkPerMutant(Path(results), pattern)]))
+    plugin = ForkPerMutant(json.loads(Path(names).read_text("utf-8")), Path(results))
+    sys.exit(pytest.main([*options, *tests], plugins=[plugin]))

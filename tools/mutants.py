@@ -2,30 +2,35 @@
 
 Two passes, each in a copy of the project below build/mutants/. In the first every mutant of attention_core meets the
 unit tests that call the mutated function; in the second, the lessons alone, whose outputs must stay as stored. A mutant
-of the first pass that no test notices must be listed in tests/mutants.toml with the reason. The second pass is a count
-and a list: what a lesson cannot notice, such as the words of an error, is for the unit tests.
+of the first pass that no test notices must be listed in tests/mutants.toml with the reason. The second pass takes the
+mutants that may change a number, not those of errors and checks, and ends with a list of what the lessons let pass.
 
     python tools/mutants.py [unit|lessons] [--only 'attention_core.masks.*']
 """
 
 import argparse
+import fnmatch
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
 from mutmut.__main__ import copy_also_copy_files, copy_src_dir, create_mutants
 from mutmut.configuration import reset_config
+from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutants"
+NUMBERS = ("functional", "masks", "dropout", "modules", "tiled")  # the modules that compute
 NOTICED = ("killed", "timeout", "crashed")
 LISTED = ROOT / "tests" / "mutants.toml"
 COPIED = ("attention_core", "data", "notebooks", "tests", "tools", "conftest.py", "pyproject.toml", "README.md")
@@ -73,25 +78,39 @@ def prepare(name: str) -> Path:
 
 
 def run(name: str, folder: Path, pattern: str) -> list[Mutant]:
-    results = folder / "results.json"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    command = [sys.executable, "tools/fork_per_mutant.py", str(results), pattern, *SELECTED[name]]
-    subprocess.run(command, cwd=folder / "mutants", check=True, env=environment)
+    names, results = folder / "names.json", folder / "results.json"
     with chdir(folder):
-        statuses = json.loads(results.read_text("utf-8"))
-        return [
-            Mutant(function_of(mutant), *changed_lines(mutant, status), status) for mutant, status in statuses.items()
-        ]
+        mutants = {mutant: changed_lines(mutant) for mutant in generated() if fnmatch.fnmatch(mutant, pattern)}
+        if name == "lessons":
+            mutants = {mutant: lines for mutant, lines in mutants.items() if about_numbers(mutant, *lines)}
+    names.write_text(json.dumps(list(mutants)), "utf-8")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    command = [sys.executable, "tools/fork_per_mutant.py", str(names), str(results), *SELECTED[name]]
+    subprocess.run(command, cwd=folder / "mutants", check=True, env=environment)
+    statuses = json.loads(results.read_text("utf-8"))
+    return [Mutant(function_of(mutant), *mutants[mutant], status) for mutant, status in statuses.items()]
+
+
+def generated() -> Iterator[str]:
+    """The names of all mutants, as mutmut wrote them down."""
+    for meta in sorted(Path("mutants").rglob("*.meta")):
+        data = SourceFileMutationData(path=meta.relative_to("mutants").with_suffix(""))
+        data.load()
+        yield from data.exit_code_by_key
+
+
+def about_numbers(mutant: str, removed: str, added: str) -> bool:
+    """Not one that changes what is refused or how that is said: a lesson passes nothing that is refused."""
+    of_numbers = mutant.split(".")[1] in NUMBERS
+    return of_numbers and not re.search(r"\braise\b|\bcheck_|^f?\"|Error\(", removed, re.MULTILINE)
 
 
 def function_of(mutant: str) -> str:
     return mutant.rpartition("__mutmut_")[0].replace(".x_", ".").replace("xǁ", "").replace("ǁ", ".")
 
 
-def changed_lines(mutant: str, status: str) -> tuple[str, str]:
-    """The lines that the mutation took out and put in, if someone is to read them."""
-    if status in NOTICED:
-        return "", ""
+def changed_lines(mutant: str) -> tuple[str, str]:
+    """The lines that the mutation took out and put in."""
     lines = get_diff_for_mutant(mutant).splitlines()
     sides = ([line[1:].strip() for line in lines if line[:1] == sign and line[:3] != 3 * sign] for sign in "-+")
     removed, added = ("\n".join(side) for side in sides)
