@@ -135,7 +135,7 @@ def check_widths(d_in: int, d_out: int) -> None:
 
 
 def check_heads(d_out: int, num_heads: int) -> None:
-    check_int("d_out", d_out)
+    """`d_out` has been checked before."""
     check_int("num_heads", num_heads)
     if d_out % num_heads != 0:
         raise ValueError(f"d_out must be divisible by num_heads: d_out={d_out}, num_heads={num_heads}")

@@ -187,9 +187,6 @@ class MultiHeadAttention(nn.Module):
 
     context = out_proj(merge(dropout(softmax(Q_h K_h^T / sqrt(head_dim), future hidden)) V_h))
 
-    `forward` takes QUERY_BLOCK queries at a time, each block with the keys up to its own end; dropout is drawn for each
-    block.
-
     Args:
         d_in: width of an input vector.
         d_out: width of the output, all heads together.
@@ -197,7 +194,8 @@ class MultiHeadAttention(nn.Module):
         dropout: the share of weights dropped in training, in [0, 1).
         num_heads: H, which divides d_out; head_dim is d_out / H.
         qkv_bias: whether the query, key and value layers add a bias; out_proj always has one.
-    Returns: `forward(x)`: (..., T, d_in) -> (..., T, d_out); `attention_weights(x)`: (..., H, T, T), without dropout.
+    Returns: `forward(x)`: (..., T, d_in) -> (..., T, d_out), QUERY_BLOCK queries at a time, with dropout drawn for each
+        block of them; `attention_weights(x)`: (..., H, T, T), without dropout.
     Raises: TypeError or ValueError where an argument is out of range or x does not fit.
 
     >>> MultiHeadAttention(3, 4, context_length=6, dropout=0.0, num_heads=2)(torch.ones(1, 6, 3)).shape

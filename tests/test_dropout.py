@@ -10,7 +10,7 @@ from refusals import Unchanged, assert_refused
 from torch import tensor
 from torch.nn import functional as F
 
-from attention_core import apply_dropout, dropout_keep_mask
+from attention_core import apply_dropout, dropout, dropout_keep_mask
 
 STREAMS = ["torch", "mkl"]
 SHAPES = [(6, 6), (2, 6, 6), (50, 50), (3,)]
@@ -327,3 +327,13 @@ def test_refused(kind, message, call):
     before = Unchanged(WEIGHTS, KEEP)
     assert_refused(kind, message, call)
     before.check()
+
+
+@pytest.mark.parametrize("stream", ["torch", "mkl"])
+def test_a_number_on_the_border_is_dropped(stream):
+    """Kept is what lies below 1 - dropout_p, not on it. With a first number above a half, 1 - u is exact."""
+    draw = dropout._STREAMS[stream]
+    seed = next(seed for seed in range(99) if draw((1,), seed) > 0.5)
+    share = 1 - draw((1,), seed).item()
+    assert not dropout_keep_mask((1,), share, seed=seed, stream=stream)
+    assert dropout_keep_mask((1,), share - 1e-12, seed=seed, stream=stream)

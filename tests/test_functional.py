@@ -1,6 +1,7 @@
 """The small steps against answers worked out by hand, against PyTorch's own, and their refusals word for word."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from attention_core import (
     softmax,
     split_heads,
 )
+from attention_core._checks import LARGEST_COUNT, check_entries
 
 B, H, L, S, D, D_V = 2, 3, 5, 7, 11, 13  # a prime each: a dimension taken for another one does not fit
 
@@ -602,5 +604,33 @@ def test_keep_without_its_dropout_p_is_refused():
     everything = torch.ones(3, 7, dtype=torch.bool)
     context, _ = attention_core.scaled_dot_product_attention(queries, keys, values, keep=everything)
     assert torch.equal(context, attention_core.scaled_dot_product_attention(queries, keys, values)[0])
-    with pytest.raises(ValueError, match=r"keep drops weights, so it needs the dropout_p .* got dropout_p=0.0"):
+    with pytest.raises(ValueError, match=r"^keep drops weights, so it needs the dropout_p .* got dropout_p=0.0$"):
         attention_core.scaled_dot_product_attention(queries, keys, values, keep=everything.tril())
+
+
+def test_half_precision_is_summed_in_float32():
+    """The sum of 70000 exponentials does not fit into float16, which ends at 65504."""
+    weights = softmax(torch.zeros(70_000, dtype=torch.float16))
+    assert weights.dtype == torch.float16
+    torch.testing.assert_close(weights.double().sum().item(), 1.0, rtol=0.01, atol=0)
+
+
+def test_a_row_with_nothing_allowed_makes_no_nan_on_the_way_back_either():
+    """Anomaly detection, which learners switch on to find a nan, must not find one here."""
+    scores = torch.randn(3, 4).requires_grad_()
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1] = False
+    with torch.autograd.detect_anomaly():
+        masked_softmax(scores, mask).square().sum().backward()
+    assert (scores.grad[1] == 0).all()
+
+
+def test_the_largest_finite_scale_is_a_scale():
+    x = torch.zeros(2, 2, dtype=torch.float64)
+    assert attention_weights(x, x, scale=sys.float_info.max).tolist() == [[0.5, 0.5]] * 2
+
+
+def test_as_many_numbers_as_are_allowed_are_allowed():
+    check_entries("the mask", (LARGEST_COUNT,))
+    with pytest.raises(ValueError, match=f"the mask may hold at most {LARGEST_COUNT} numbers"):
+        check_entries("the mask", (LARGEST_COUNT + 1,))

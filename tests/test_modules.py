@@ -298,6 +298,19 @@ def test_most_of_the_future_is_not_computed():
     assert 0.5 < counter.get_total_flops() / whole_table < 0.58
 
 
+@pytest.mark.parametrize("layer", ALL.values(), ids=ALL)
+def test_sizes_can_be_asked_for(layer):
+    built = build(layer)
+    expected = {"d_in": D_IN, "d_out": D_OUT}
+    if layer in CAUSAL.values():
+        expected["context_length"] = LENGTH
+    if layer in HEADS.values():
+        expected |= {"num_heads": H, "head_dim": D}
+    found = {name: getattr(built, name) for name in expected}
+    assert found == expected
+    assert {type(size) for size in found.values()} == {int}
+
+
 @pytest.mark.parametrize("layer", CAUSAL.values(), ids=CAUSAL)
 def test_dropout_keeps_the_average(layer):
     layer, x = build(layer, dropout=0.3), randn(T, D_IN) / 4
@@ -588,7 +601,8 @@ def test_autocast_does_not_narrow_float64(layer):
         assert_refused(TypeError, message, layer, X.double())
 
 
-def test_the_mask_is_made_where_the_input_is():
-    layer = build(MultiHeadAttention).to("meta")
+@pytest.mark.parametrize("layer", CAUSAL.values(), ids=CAUSAL)
+def test_the_mask_is_made_where_the_input_is(layer):
+    layer = build(layer).to("meta")
     assert layer(X.double().to("meta")).device.type == "meta"
     assert layer.attention_weights(X.double().to("meta")).device.type == "meta"

@@ -1,9 +1,12 @@
 """Pictures: what the description says is in the numbers, the bytes are always the same, and the refusals."""
 
 import base64
+import csv
 import hashlib
 import io
+import sys
 import warnings
+from pathlib import Path
 
 import matplotlib.image
 import numpy as np
@@ -58,7 +61,18 @@ PICTURES = {
         y_label="y",
     ),
     "one point": lambda shift=0.0: curves([1], {"a": [0.5 + shift]}, "Point", x_label="x", y_label="y"),
+    "logarithmic axes": lambda shift=0.0: curves(
+        [256, 512, 1024],
+        {"a": [20 + shift, 90 + shift, 700 + shift], "b": [30 + shift, 60 + shift, 120 + shift]},
+        "Time",
+        x_label="tokens",
+        y_label="milliseconds",
+        log="xy",
+    ),
+    "four tokens": lambda shift=0.0: head_grid(rand(5, 4, 4) + shift, words(4), "Four"),
+    "two vectors": lambda shift=0.0: word_vectors(tensor([[0.0, 1.5, -0.2], [0.9, 1.4, 0.3]]) + shift, words(2), "Two"),
 }
+STORED = Path(__file__).with_name("pictures.csv")
 
 
 @pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
@@ -75,6 +89,24 @@ def test_picture_can_be_read_and_is_always_the_same(draw):
     assert digest(picture) == digest(picture) == digest(again)
     assert b"Software" not in png
     assert b"Matplotlib" not in png
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Matplotlib's builds for other systems round differently")
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_looks_as_it_did_when_somebody_looked(name):
+    """After a change that is meant: `python tests/test_plots.py`, and look at the files in build/pictures."""
+    with STORED.open(encoding="utf-8", newline="") as file:
+        stored = {row["picture"]: row["sha256"] for row in csv.DictReader(file)}
+    assert digest(PICTURES[name]()) == stored[name]
+
+
+def test_only_four_decimals_reach_a_picture():
+    matrix = tensor([[0.1234, 0.5], [0.25, 1.0]], dtype=torch.float64)
+    for draw in (
+        lambda x: heatmap(x, words(2), words(2), "Weights"),
+        lambda x: word_vectors(torch.cat([x, x[:, :1]], dim=1), words(2), "Words"),
+    ):
+        assert digest(draw(matrix)) == digest(draw(matrix + 2e-5)) != digest(draw(matrix + 0.01))
 
 
 def digest(picture):
@@ -327,3 +359,14 @@ REFUSED = {
 @pytest.mark.parametrize(("kind", "message", "call"), REFUSED.values(), ids=REFUSED)
 def test_refused(kind, message, call):
     assert_refused(kind, message, call)
+
+
+if __name__ == "__main__":
+    folder = STORED.parent.parent / "build" / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    with STORED.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["picture", "sha256"])
+        for name, draw in PICTURES.items():
+            (folder / f"{name}.png").write_bytes(draw().png())
+            writer.writerow([name, digest(draw())])

@@ -379,6 +379,11 @@ MALFORMED = {
     "quote left open": ('token,x\n"a,1\nb,2\n', 2, "expected fields between commas, a quoted one with both its quotes"),
     "text after a quote": ('token,x\n"a"b,1\n', 2, "expected fields between commas, a quoted one with both its quotes"),
     "not UTF-8": (b"token,x\na,1\ncaf\xe9,2\n", 3, "expected text saved as UTF-8, got the byte 0xe9"),
+    "UTF-16 below a blank line": (
+        b"\n" + "token,x\na,1\n".encode("utf-16"),
+        2,
+        "expected text saved as UTF-8, got the byte 0xff",
+    ),
     "UTF-16": ("token,x\na,1\n".encode("utf-16"), 1, "expected text saved as UTF-8, got the byte 0xff"),
 }
 
@@ -458,3 +463,18 @@ def test_loaded_tensors_do_not_share_memory():
     load_sentence("journey")[1].zero_()
     assert load_published("000.inputs").any()
     assert load_sentence("journey")[1].any()
+
+
+def test_loaded_numbers_are_float32_whatever_the_default():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert load_sentence("journey")[1].dtype == torch.float32
+        assert load_published("004.a").dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_the_largest_float32_is_a_number(write):
+    largest = torch.finfo(torch.float32).max
+    write(f"token,x\na,{largest!r}\n")
+    assert load_sentence("mine")[1].item() == largest

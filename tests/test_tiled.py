@@ -220,6 +220,9 @@ def test_blocks_in_the_future_are_left_out():
 
 
 WRONG = [
+    ({"queries": torch.zeros(L)}, ValueError, r"^queries must have shape \(..., L, D\), got \(7,\)"),
+    ({"keys": torch.zeros(S)}, ValueError, r"^keys must have shape \(..., S, D\), got \(11,\)"),
+    ({"keys": torch.zeros(2, S, D), "values": torch.zeros(3, S, DV)}, ValueError, "^keys and values must agree"),
     ({"queries": [1.0]}, TypeError, "queries must be a torch.Tensor, got list"),
     ({"keys": torch.zeros(S, D, dtype=torch.int64)}, TypeError, "keys must hold floating-point numbers"),
     ({"values": torch.zeros(S)}, ValueError, r"values must have shape \(..., S, D_v\), got \(11,\)"),
@@ -244,3 +247,36 @@ def test_a_wrong_argument_is_refused_in_words(change, error, said):
     right = {"queries": torch.zeros(L, D), "keys": torch.zeros(S, D), "values": torch.zeros(S, DV)}
     with pytest.raises(error, match=said):
         tiled_attention(**(right | change))
+
+
+@pytest.mark.parametrize("batched", range(3))
+def test_any_one_of_the_three_may_bring_the_batch(batched):
+    shapes = [(L, D), (S, D), (S, DV)]
+    shapes[batched] = (B, *shapes[batched])
+    q, k, v = make(*shapes)
+    mask = random_mask(B, L, S) if batched < 2 else random_mask(L, S)
+    expected, _ = scaled_dot_product_attention(q, k, v, mask)
+    close(tiled_attention(q, k, v, mask, block_size=3), expected)
+
+
+def test_blocks_of_256_where_nothing_else_is_said():
+    q, k, v = make(*3 * [(257, 2)])
+    with Allocations() as allocations:
+        tiled_attention(q, k, v)
+    assert allocations.products == 2 * 4
+    with Allocations() as allocations:
+        tiled_attention(q[:256], k[:256], v[:256])
+    assert allocations.products == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_scaled_in_float32(dtype):
+    q, k, v = make((40, D), (40, D), (40, 3), dtype=dtype)
+    exact = tiled_attention(8 * q.double(), k.double(), v.double())
+    close(tiled_attention(8 * q, k, v), exact.to(dtype), rtol=0, atol=torch.finfo(dtype).eps)
+
+
+def test_masks_are_made_where_the_input_is():
+    q, k, v = (x.to("meta") for x in inputs())
+    context = tiled_attention(q, k, v, is_causal=True, block_size=3)
+    assert (context.device.type, context.shape) == ("meta", (B, H, L, DV))

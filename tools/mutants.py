@@ -5,7 +5,9 @@ unit tests that call the mutated function; in the second, the lessons alone, who
 of the first pass that no test notices must be listed in tests/mutants.toml with the reason. The second pass takes the
 mutants that may change a number, not those of errors and checks, and ends with a list of what the lessons let pass.
 
-    python tools/mutants.py [unit|lessons] [--only 'attention_core.masks.*']
+    python tools/mutants.py [unit|lessons] [--only 'attention_core.masks.*'] [--again]
+
+--again takes the mutants alone that the pass before let through: after new tests, a matter of minutes.
 """
 
 import argparse
@@ -77,10 +79,21 @@ def prepare(name: str) -> Path:
     return folder
 
 
-def run(name: str, folder: Path, pattern: str) -> list[Mutant]:
+def let_through(folder: Path) -> set[tuple[str, str, str]]:
+    """The mutants that no test noticed in the pass before."""
+    statuses = json.loads((folder / "results.json").read_text("utf-8"))
+    with chdir(folder):
+        reset_config()
+        unnoticed = [mutant for mutant, status in statuses.items() if status not in NOTICED]
+        return {(function_of(mutant), *changed_lines(mutant)) for mutant in unnoticed}
+
+
+def run(name: str, folder: Path, pattern: str, again: set[tuple[str, str, str]] | None) -> list[Mutant]:
     names, results = folder / "names.json", folder / "results.json"
     with chdir(folder):
         mutants = {mutant: changed_lines(mutant) for mutant in generated() if fnmatch.fnmatch(mutant, pattern)}
+        if again is not None:
+            mutants = {mutant: lines for mutant, lines in mutants.items() if (function_of(mutant), *lines) in again}
         if name == "lessons":
             mutants = {mutant: lines for mutant, lines in mutants.items() if about_numbers(mutant, *lines)}
     names.write_text(json.dumps(list(mutants)), "utf-8")
@@ -145,10 +158,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("passes", nargs="?", choices=SELECTED, help="default: both")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="limit to mutants whose names fit")
+    parser.add_argument("--again", action="store_true", help="only those that the pass before let through")
     options = parser.parse_args()
     unexplained = 0
     for name in [options.passes] if options.passes else list(SELECTED):
-        unexplained += report(name, run(name, prepare(name), options.only))
+        again = let_through(BUILD / name) if options.again else None
+        unexplained += report(name, run(name, prepare(name), options.only, again))
     return 1 if unexplained else 0
 
 
