@@ -267,7 +267,7 @@ def _readable_on(background: Iterable[float]) -> str:
 def _cell_text(value: float, kind: str, decimals: int) -> str:
     if kind == "mask":
         return "yes" if value else "no"
-    return "-inf" if value == -torch.inf else f"{value:z.{decimals}f}"
+    return f"{value:z.{decimals}f}"
 
 
 def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], row_label: str, column_label: str) -> None:

@@ -12,6 +12,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+from IPython.utils.capture import capture_output
 from refusals import Unchanged, assert_refused
 from torch import tensor
 
@@ -98,6 +101,26 @@ def test_picture_looks_as_it_did_when_somebody_looked(name):
     with STORED.open(encoding="utf-8", newline="") as file:
         stored = {row["picture"]: row["sha256"] for row in csv.DictReader(file)}
     assert digest(PICTURES[name]()) == stored[name]
+
+
+def test_logarithmic_descriptions_have_three_digits_and_no_empty_decimals():
+    picture = PICTURES["logarithmic axes"]()
+    assert picture.description == (
+        "Time, milliseconds against tokens: a goes from 20 at 256 to 700 at 1024; b goes from 30 at 256 to 120 at 1024."
+    )
+
+
+def test_display_shows_the_picture_and_its_description_below():
+    InteractiveShell.clear_instance()
+    InteractiveShell.instance()
+    try:
+        with capture_output() as shown:
+            display(PICTURES["one point"]())
+    finally:
+        InteractiveShell.clear_instance()
+    picture, description = (output.data for output in shown.outputs)
+    assert picture["image/png"].startswith("iVBORw0KGgo")
+    assert description["text/markdown"] == "*Figure: Point, y against x: a goes from 0.50 at 1 to 0.50 at 1.*"
 
 
 def test_only_four_decimals_reach_a_picture():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
+from mutmut.configuration import config
 from mutmut.state import state
 from tqdm import tqdm
 
@@ -47,6 +48,7 @@ class ForkPerMutant:
 
     def run_without_mutant(self, items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
         """The tests that call each function; without those that mutmut's wrapping alone makes fail."""
+        config()  # mutmut reads its settings in the folder where it is first asked, and lessons change the folder
         os.environ["MUTANT_UNDER_TEST"] = "stats"
         callers: dict[str, list[pytest.Item]] = {}
         failing = []
@@ -62,6 +64,8 @@ class ForkPerMutant:
         print(
             f"{len(items)} tests, {len(failing)} left out, since they fail without a mutant too:", *failing, sep="\n  "
         )
+        if 20 * len(failing) > len(items):
+            pytest.exit("too many tests fail without a mutant", returncode=3)
         return callers
 
     def start(self, name: str, items: list[pytest.Item]) -> None:
