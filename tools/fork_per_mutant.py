@@ -3,7 +3,7 @@
 mutmut's own runner collects the tests anew for every mutant, which here takes longer than running them. What it
 generates is used as it is: each function asks the variable MUTANT_UNDER_TEST which version of it is to run.
 
-    cd FOLDER/mutants && python fork_per_mutant.py NAMES.json RESULTS.json TEST ...
+    cd FOLDER/mutants && python fork_per_mutant.py NAMES.json RESULTS.json MINUTES TEST ...
 """
 
 import json
@@ -25,15 +25,18 @@ GRACE = 20  # seconds beyond ten times what the tests take without a mutation
 
 
 class ForkPerMutant:
-    def __init__(self, names: list[str], results: Path) -> None:
-        self.names, self.results = names, results
+    def __init__(self, names: list[str], results: Path, minutes: float) -> None:
+        self.names, self.results, self.minutes = names, results, minutes
         self.statuses: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         self.running: dict[int, tuple[str, float]] = {}  # process: mutant, when to kill it
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         callers = self.run_without_mutant(session.items)
+        end = time.monotonic() + 60 * self.minutes
         for name in tqdm(self.names, mininterval=5, maxinterval=30):
+            if time.monotonic() > end:
+                break
             items = sorted(callers.get(name.rpartition("__mutmut_")[0], []), key=lambda item: self.seconds[item.nodeid])
             if not items:
                 self.statuses[name] = "called by no test"
@@ -103,8 +106,8 @@ def passes(item: pytest.Item) -> bool:
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())  # the package with the mutants, before the installed one
-    names, results, *tests = sys.argv[1:]
+    names, results, minutes, *tests = sys.argv[1:]
     # what torch.compile makes of mutmut's wrappers takes half a minute, and says nothing more than the other tests
     options = ["--quiet", "--capture=no", "-k", "not compiled", "--override-ini=addopts=", "-p", "no:cacheprovider"]
-    plugin = ForkPerMutant(json.loads(Path(names).read_text("utf-8")), Path(results))
+    plugin = ForkPerMutant(json.loads(Path(names).read_text("utf-8")), Path(results), float(minutes))
     sys.exit(pytest.main([*options, *tests], plugins=[plugin]))

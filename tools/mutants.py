@@ -5,8 +5,9 @@ unit tests that call the mutated function; in the second, the lessons alone, who
 of the first pass that no test notices must be listed in tests/mutants.toml with the reason. The second pass takes the
 mutants that may change a number, not those of errors and checks, and ends with a list of what the lessons let pass.
 
-    python tools/mutants.py [unit|lessons] [--only 'attention_core.masks.*'] [--again]
+    python tools/mutants.py [unit|lessons] [--only 'attention_core.masks.*'] [--again] [--minutes 10]
 
+Mutants come in random order, so that a pass cut short by --minutes is a fair sample of all.
 --again takes the mutants alone that the pass before let through: after new tests, a matter of minutes.
 """
 
@@ -14,6 +15,7 @@ import argparse
 import fnmatch
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -88,7 +90,7 @@ def let_through(folder: Path) -> set[tuple[str, str, str]]:
         return {(function_of(mutant), *changed_lines(mutant)) for mutant in unnoticed}
 
 
-def run(name: str, folder: Path, pattern: str, again: set[tuple[str, str, str]] | None) -> list[Mutant]:
+def run(name: str, folder: Path, pattern: str, again: set[tuple[str, str, str]] | None, minutes: float) -> list[Mutant]:
     names, results = folder / "names.json", folder / "results.json"
     with chdir(folder):
         mutants = {mutant: changed_lines(mutant) for mutant in generated() if fnmatch.fnmatch(mutant, pattern)}
@@ -96,9 +98,11 @@ def run(name: str, folder: Path, pattern: str, again: set[tuple[str, str, str]] 
             mutants = {mutant: lines for mutant, lines in mutants.items() if (function_of(mutant), *lines) in again}
         if name == "lessons":
             mutants = {mutant: lines for mutant, lines in mutants.items() if about_numbers(mutant, *lines)}
-    names.write_text(json.dumps(list(mutants)), "utf-8")
+    shuffled = list(mutants)
+    random.Random(0).shuffle(shuffled)
+    names.write_text(json.dumps(shuffled), "utf-8")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    command = [sys.executable, "tools/fork_per_mutant.py", str(names), str(results), *SELECTED[name]]
+    command = [sys.executable, "tools/fork_per_mutant.py", str(names), str(results), str(minutes), *SELECTED[name]]
     subprocess.run(command, cwd=folder / "mutants", check=True, env=environment)
     statuses = json.loads(results.read_text("utf-8"))
     return [Mutant(function_of(mutant), *mutants[mutant], status) for mutant, status in statuses.items()]
@@ -139,7 +143,9 @@ def reasons() -> dict[tuple[str, str, str], str]:
 def report(name: str, mutants: list[Mutant]) -> int:
     """Print the counts and the mutants that were not noticed; return how many of them have no listed reason."""
     counts = Counter(mutant.status for mutant in mutants)
-    print(f"{name}: {len(mutants)} mutants: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    print(
+        f"{name}: {len(mutants)} mutants tried: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+    )
     unnoticed = [mutant for mutant in mutants if mutant.status not in NOTICED]
     if name == "lessons":
         for function, count in Counter(mutant.function for mutant in unnoticed).items():
@@ -159,11 +165,12 @@ def main() -> int:
     parser.add_argument("passes", nargs="?", choices=SELECTED, help="default: both")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="limit to mutants whose names fit")
     parser.add_argument("--again", action="store_true", help="only those that the pass before let through")
+    parser.add_argument("--minutes", type=float, default=10**6, help="start no mutant of a pass after so many minutes")
     options = parser.parse_args()
     unexplained = 0
     for name in [options.passes] if options.passes else list(SELECTED):
         again = let_through(BUILD / name) if options.again else None
-        unexplained += report(name, run(name, prepare(name), options.only, again))
+        unexplained += report(name, run(name, prepare(name), options.only, again, options.minutes))
     return 1 if unexplained else 0
 
 
