@@ -80,8 +80,9 @@ def take_turns(jobs: dict[str, Job], repeats: int, threads: int, title: str) -> 
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     timers = {name: Timer("job()", globals={"job": job}, num_threads=threads) for name, job in jobs.items()}
     for turn in tqdm(range(repeats + 1), desc=title, leave=False):
-        for name, timer in timers.items():
-            taken = timer.timeit(1).median
+        first = turn % len(timers)  # another one each time, since what ran before leaves its traces in the caches
+        for name in [*timers][first:] + [*timers][:first]:
+            taken = timers[name].timeit(1).median
             if turn:
                 seconds[name].append(taken)
     return seconds
@@ -214,11 +215,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for results and pictures"
     )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096], help="tokens of a layer"
+    )
     parser.add_argument("--only", choices=("time", "memory"), help="default: both")
     parser.add_argument("--store", action="store_true", help="put the results into data/benchmarks/, for lesson 07")
     options = parser.parse_args(arguments)
     options.data = ROOT / "data" / "benchmarks" if options.store else options.out
-    options.lengths = [16] if options.quick else [256, 512, 1024, 2048, 4096]
+    options.lengths = [16] if options.quick else options.lengths
     options.function_length = 64 if options.quick else 4096
     options.memory_lengths = [64] if options.quick else [2**power for power in range(10, 16)]
     options.longest_textbook = 8192
