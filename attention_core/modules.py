@@ -224,20 +224,20 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(d_out, d_out)
         self.dropout = nn.Dropout(dropout)
 
-    def attention_weights(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         check_input(x, self.W_query.weight, self.d_in)
         check_length(x, self.context_length)
-        queries = split_heads(self.W_query(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        keys = split_heads(self.W_key(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
+        projected = (self.W_query(x), self.W_key(x), self.W_value(x))  # (..., T, d_in) -> (..., T, d_out) each
+        queries, keys, values = (split_heads(t, self.num_heads) for t in projected)  # (..., H, T, D) each
+        return queries, keys, values
+
+    def attention_weights(self, x: Tensor) -> Tensor:
+        queries, keys, _ = self._heads(x)  # (..., H, T, D) each
         mask = causal_mask(x.shape[-2]).to(x.device)  # (T, T)
         return attention_weights(queries, keys, mask)  # (..., H, T, T)
 
     def forward(self, x: Tensor) -> Tensor:
-        check_input(x, self.W_query.weight, self.d_in)
-        check_length(x, self.context_length)
-        queries = split_heads(self.W_query(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        keys = split_heads(self.W_key(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        values = split_heads(self.W_value(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
+        queries, keys, values = self._heads(x)  # (..., H, T, D) each
         contexts = []
         for start in range(0, x.shape[-2], QUERY_BLOCK):
             block = queries[..., start : start + QUERY_BLOCK, :]  # (..., H, L, D)
@@ -267,11 +267,7 @@ class FusedMultiHeadAttention(MultiHeadAttention):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        check_input(x, self.W_query.weight, self.d_in)
-        check_length(x, self.context_length)
-        queries = split_heads(self.W_query(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        keys = split_heads(self.W_key(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
-        values = split_heads(self.W_value(x), self.num_heads)  # (..., T, d_in) -> (..., H, T, D)
+        queries, keys, values = self._heads(x)  # (..., H, T, D) each
         dropout_p = self.dropout.p if self.training else 0.0
         context = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, dropout_p=dropout_p)
         return self.out_proj(merge_heads(context))  # (..., H, T, D) -> (..., T, d_out)

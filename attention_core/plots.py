@@ -207,7 +207,7 @@ def curves(
         axes.minorticks_off()
     if "y" in log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(LogFormatter())  # 100 instead of a power of ten
+        axes.yaxis.set_major_formatter("{x:g}")  # 100 and 0.01 instead of powers of ten
         axes.yaxis.set_minor_formatter(LogFormatter())
     axes.grid(alpha=0.3)
     axes.legend()
