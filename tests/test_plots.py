@@ -29,6 +29,8 @@ def warnings_are_errors():
     """A warning would stand in a notebook's output."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # Jupyter's libraries leave sockets and event loops to the collector, which may come while a picture is drawn
+        warnings.simplefilter("ignore", ResourceWarning)
         yield
 
 
