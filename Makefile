@@ -20,8 +20,8 @@ run: .venv/installed ## execute every notebook and store its outputs (copies: SE
 	@$(if $(strip $(RUN_OPTIONS)),,if [ -f tools/make_exercises.py ]; then $(BIN)/python tools/make_exercises.py; fi)
 	@$(BIN)/python tools/run_notebooks.py $(RUN_OPTIONS)
 
-test: .venv/installed ## unit tests, doctests, and every notebook executed and compared with its stored outputs
-	@$(BIN)/python -m pytest
+test: .venv/installed ## unit tests, doctests, and every notebook executed and compared with its stored outputs (ALL=1: slow tests even where nothing changed)
+	@$(BIN)/python tools/run_tests.py $(call given,ALL,--all)
 
 lint: .venv/installed ## style of code and notebooks, types of the package
 	@$(BIN)/ruff check

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import forked_kernels
 import pytest
 from nbval.plugin import IPyNbCell
 from notebook_cells import ExactCell, TolerantCell
@@ -25,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="compare printed numbers of 4 or more decimals within one unit of their last place; for other processors",
     )
     parser.addoption("--all-alterations", action="store_true", help="try every alteration of the notebooks, not a few")
+    parser.addoption("--fresh-kernels", action="store_true", help="start every notebook's kernel from nothing")
     parser.addoption("--order-seed", type=int, help="repeat the order of files that a run with this seed had")
 
 
@@ -32,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.order_seed is None:  # workers inherit the environment of the process that started them
         drawn = str(random.SystemRandom().randrange(10**6))
         config.option.order_seed = int(os.environ.setdefault("PYTEST_ORDER_SEED", drawn))
+    if forked_kernels.AVAILABLE and not config.option.fresh_kernels:
+        forked_kernels.use_forked_kernels()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -44,13 +48,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle whole files; within a file, and so within a notebook, the order stays."""
+    """Shuffle whole files; within a file, and so within a notebook, the order stays. Slow files come first, then long
+    notebooks, so that no worker is left alone with one at the end."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
     names = sorted(files)
     random.Random(config.option.order_seed).shuffle(names)
+    names.sort(key=lambda name: (not _is_slow(files[name]), -_cells(files[name])))
     items[:] = [item for name in names for item in files[name]]
+
+
+def _is_slow(items: list[pytest.Item]) -> bool:
+    return any(item.get_closest_marker("slow") for item in items)
+
+
+def _cells(items: list[pytest.Item]) -> int:
+    return sum(isinstance(item, IPyNbCell) for item in items)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+os.environ["OMP_NUM_THREADS"] = "1"  # as in the test run
+
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
 WORKERS = os.cpu_count() or 1
@@ -22,29 +24,34 @@ WORKERS = os.cpu_count() or 1
 
 def start_and_import(_: Path) -> None:
     cell = nbformat.v4.new_code_cell("import torch")
-    NotebookClient(nbformat.v4.new_notebook(cells=[cell]), kernel_name="python3").execute()
+    NotebookClient(nbformat.v4.new_notebook(cells=[cell]), kernel_name="python3").execute(stderr=subprocess.DEVNULL)
 
 
 def seconds_of_starting() -> float:
-    os.environ["OMP_NUM_THREADS"] = "1"  # as in the test run
     started = time.perf_counter()
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(start_and_import, NOTEBOOKS))
     return time.perf_counter() - started
 
 
-def seconds_of_pytest(*arguments: str) -> float:
+def seconds_of(*command: str) -> float:
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "pytest", "--quiet", *arguments], cwd=ROOT, check=True, capture_output=True)
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     return time.perf_counter() - started
 
 
 def main() -> None:
     starting = seconds_of_starting()
-    print(f"starting {len(NOTEBOOKS)} kernels and importing torch, {WORKERS} at a time: {starting:.0f} s")
-    for name, arguments in (("the notebooks alone", ["notebooks"]), ("make test", [])):
-        taken = seconds_of_pytest(*arguments)
-        print(f"{name}: {taken:.0f} s, {taken / starting:.2f} times as long")
+    print(f"starting {len(NOTEBOOKS)} kernels and importing torch, {WORKERS} at a time: {starting:.0f} s", flush=True)
+    for name, command in (
+        ("the notebooks alone", ("-m", "pytest", "notebooks")),
+        ("make test, every test", ("tools/run_tests.py", "--all")),
+        ("make test again, nothing changed", ("tools/run_tests.py",)),
+    ):
+        taken = seconds_of(*command)
+        print(f"{name}: {taken:.0f} s, {taken / starting:.2f} times as long", flush=True)
 
 
 if __name__ == "__main__":

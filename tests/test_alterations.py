@@ -26,7 +26,7 @@ TRIES = 3  # of each kind of alteration, in each notebook
 OTHER_WORDS = {"True": "False", "False": "True", "inf": "nan"}
 WORD = re.compile(r"[A-Za-z]{2,}")
 
-pytestmark = pytest.mark.filterwarnings("ignore::nbformat.warnings.DuplicateCellId")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::nbformat.warnings.DuplicateCellId")]
 Alteration = tuple[str, int, list[NotebookNode]]  # its kind, the cell it is about, all cells afterwards
 
 

@@ -12,6 +12,8 @@ import torch
 
 from attention_core import FusedMultiHeadAttention, MultiHeadAttention, causal_mask
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 B, T, WIDTH, HEADS = 2, 7, 15, 3
 

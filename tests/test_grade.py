@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+pytestmark = pytest.mark.slow
+
 IMPORTS = "import os, pathlib, sys, torch\nfrom attention_core.exercises import check"
 RIGHT = 'check("03.softmax", lambda scores: torch.softmax(scores, dim=-1))'
 WRONG = 'check("03.softmax", lambda scores: torch.softmax(scores, dim=0))'

@@ -1,15 +1,14 @@
 """The lessons hold for other parameters than the stored ones: no error, and no assertion of a lesson fails."""
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure
 import nbformat
 import pytest
-import torch
-from IPython.core.interactiveshell import InteractiveShell
+from in_process import execute
 
+pytestmark = pytest.mark.slow
 LESSONS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 COMBINATIONS: list[dict[str, Any]] = [
     {"sentence": "attention", "seed": 1, "d_out": 1, "num_heads": 1, "block_size": 1, "dropout_p": 0.0},
@@ -19,36 +18,10 @@ COMBINATIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    """Runs cells in this process; pictures are described and not drawn, since drawing takes most of the time."""
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda *_, **__: None)
-    grad, options = torch.is_grad_enabled(), torch._tensor_str.PRINT_OPTS.__dict__.copy()
-    yield InteractiveShell()
-    torch.set_grad_enabled(grad)
-    torch._tensor_str.PRINT_OPTS.__dict__.update(options)
-
-
-def run(shell: InteractiveShell, lesson: Path, parameters: dict[str, Any]) -> list[str]:
-    """Executes the lesson with those of the parameters that it has; returns the errors, with their cells."""
-    for cell in nbformat.read(lesson, as_version=4).cells:
-        if cell.cell_type != "code":
-            continue
-        result = shell.run_cell(cell.source)
-        if result.error_in_exec or result.error_before_exec:
-            return [f"{cell.id}: {result.error_in_exec or result.error_before_exec!r}"]
-        if "parameters" in cell.metadata.get("tags", []):
-            shell.push({name: value for name, value in parameters.items() if name in shell.user_ns})
-    return []
-
-
 @pytest.mark.parametrize("parameters", COMBINATIONS, ids=lambda parameters: "-".join(map(str, parameters.values())))
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_lesson_holds_for_other_parameters(
-    shell: InteractiveShell, lesson: Path, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(lesson.parent)
-    assert run(shell, lesson, parameters) == []
+def test_lesson_holds_for_other_parameters(lesson: Path, parameters: dict[str, Any]) -> None:
+    assert execute(lesson, parameters)
 
 
 @pytest.mark.parametrize(
@@ -65,17 +38,13 @@ def test_lesson_holds_for_other_parameters(
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_wrong_parameter_is_named_in_the_first_cells(
-    shell: InteractiveShell, wrong: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_parameter_is_named_in_the_first_cells(wrong: dict[str, Any], says: str) -> None:
     checked = 0
     for lesson in LESSONS:
         source = next(cell.source for cell in nbformat.read(lesson, as_version=4).cells if cell.cell_type == "code")
         if not all(f"{name}:" in source for name in wrong):
             continue
-        monkeypatch.chdir(lesson.parent)
-        (error,) = run(shell, lesson, wrong)
-        assert error.startswith("imports: ")
-        assert says in error
+        with pytest.raises(RuntimeError, match=r"^cell imports raised .*" + re.escape(says)):
+            execute(lesson, wrong)
         checked += 1
     assert checked > 0

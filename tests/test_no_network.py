@@ -16,6 +16,8 @@ from run_notebooks import NOTEBOOKS, ROOT, find_notebooks
 
 from attention_core import data, load_published, load_sentence
 
+pytestmark = pytest.mark.slow
+
 MODULES = sorted(path for path in (ROOT / "attention_core").rglob("*.py"))
 EXECUTED = [path for path in find_notebooks() if path.parent != NOTEBOOKS / "exercises"]
 FORBIDDEN_MODULES = {

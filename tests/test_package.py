@@ -127,6 +127,7 @@ print(json.dumps([state() == before, sorted(set(sys.modules) - loaded)]))
 """
 
 
+@pytest.mark.slow
 def test_import_is_cheap_and_leaves_nothing_behind():
     """What costs time in an import is other modules: beyond those of PyTorch there are three small ones."""
     done = subprocess.run([sys.executable, "-c", AFTER_IMPORT], capture_output=True, text=True, check=True)
@@ -138,6 +139,7 @@ def test_import_is_cheap_and_leaves_nothing_behind():
     assert set(modules) - ours <= {"_csv", "csv", "tomllib", "tomllib._parser", "tomllib._re", "tomllib._types"}
 
 
+@pytest.mark.slow
 def test_pictures_are_imported_on_their_own():
     code = "import sys, attention_core; print('matplotlib' in sys.modules, 'IPython' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,9 +17,12 @@ from IPython.display import display
 from IPython.utils.capture import capture_output
 from refusals import Unchanged, assert_refused
 from torch import tensor
+from traitlets.config import Config
 
 from attention_core import causal_mask, plots
 from attention_core.plots import COLOURS, LARGEST_LABELLED, curves, head_grid, heatmap, word_vectors
+
+pytestmark = pytest.mark.slow
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
@@ -114,7 +117,7 @@ def test_logarithmic_descriptions_have_three_digits_and_no_empty_decimals():
 
 def test_display_shows_the_picture_and_its_description_below():
     InteractiveShell.clear_instance()
-    InteractiveShell.instance()
+    InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
         with capture_output() as shown:
             display(PICTURES["one point"]())

@@ -36,6 +36,8 @@ from attention_core import (
     tiled_attention,
 )
 
+pytestmark = pytest.mark.slow
+
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("thorough", deadline=None, database=None, max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -75,6 +75,7 @@ def listed() -> dict[Edge, str]:
         return {Edge(row["notebook"], row["cell"], row["printed"]): row["reason"] for row in csv.DictReader(file)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=name_of)
 def test_every_number_near_a_rounding_edge_is_listed(
     path: Path, executed: Callable[[Path], list[ExecutedCell]]
@@ -87,6 +88,7 @@ def test_every_number_near_a_rounding_edge_is_listed(
     assert not gone, f"in {LISTED.name} and no longer near a rounding edge: {sorted(gone)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=name_of)
 def test_every_number_is_8_roundings_from_the_edge_or_has_a_reason(
     path: Path, executed: Callable[[Path], list[ExecutedCell]]
@@ -98,6 +100,7 @@ def test_every_number_is_8_roundings_from_the_edge_or_has_a_reason(
             assert reasons.get(edge, "").strip(), f"{said}; print fewer digits, or give a reason in {LISTED.name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", find_lessons(), ids=name_of)
 def test_no_long_number_is_printed_unseen(path: Path, executed: Callable[[Path], list[ExecutedCell]]) -> None:
     """Else a number near an edge could hide in a form that this test does not look into."""

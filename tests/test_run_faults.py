@@ -15,6 +15,8 @@ from in_process import as_before
 from nbformat.v4 import new_code_cell, new_notebook
 from run_notebooks import ROOT, find_lessons
 
+pytestmark = pytest.mark.slow
+
 MOUNTS = sys.platform == "linux" and os.geteuid() == 0
 WRONG_VALUES: dict[str, list[Any]] = {
     "int": [-1, 0.5, "text", True, None, 2**64],

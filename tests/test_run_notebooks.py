@@ -13,6 +13,8 @@ import pytest
 import run_notebooks
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+pytestmark = pytest.mark.slow
+
 GOOD = [
     "word: str = 'is'  # a word\ntimes: int = 2\nshare: float = 0.5\nloud: bool = False",
     "print(word * times)",

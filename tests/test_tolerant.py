@@ -77,6 +77,7 @@ def printing(path: Path, stored: str) -> None:
     path.write_bytes(run_notebooks.to_bytes(run_notebooks.normalise(new_notebook(cells=[cell]))))
 
 
+@pytest.mark.slow
 def test_notebooks_are_compared_so_when_asked(tmp_path: Path) -> None:
     for name, stored in [("one-unit", "0.0633 6"), ("two-units", "0.0632 6"), ("integer", "0.0634 7")]:
         printing(tmp_path / f"{name}.ipynb", stored)
@@ -104,8 +105,11 @@ def test_exact_unless_asked(asked: bool, expected: type) -> None:
     assert type(cell) is expected
 
 
-def collected(*nodes: str) -> list[SimpleNamespace]:
-    return [SimpleNamespace(nodeid=node) for node in nodes]
+def collected(*nodes: str, slow: str = "") -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(nodeid=node, get_closest_marker=lambda name, node=node: node == slow and name == "slow")
+        for node in nodes
+    ]
 
 
 def test_files_are_shuffled_whole() -> None:
@@ -129,3 +133,10 @@ def test_one_seed_gives_one_order_whatever_order_is_collected() -> None:
         conftest.pytest_collection_modifyitems(SimpleNamespace(option=SimpleNamespace(order_seed=3)), items)
         orders.append([item.nodeid for item in items])
     assert orders[0] == orders[1]
+
+
+def test_a_file_with_a_slow_test_comes_first() -> None:
+    for seed in range(5):
+        items = collected("a::1", "b::1", "c::1", "c::2", "d::1", slow="c::2")
+        conftest.pytest_collection_modifyitems(SimpleNamespace(option=SimpleNamespace(order_seed=seed)), items)
+        assert [item.nodeid for item in items[:2]] == ["c::1", "c::2"]

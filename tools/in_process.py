@@ -5,6 +5,7 @@ not drawn. Meanwhile no address can be connected to or looked up, and no other p
 """
 
 import ast
+import atexit
 import builtins
 import dataclasses
 import functools
@@ -13,7 +14,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
+from traitlets.config import Config
 
 from attention_core.exercises import _check
 
@@ -190,12 +192,19 @@ def noting(notes: Notes) -> Iterator[None]:
 # --- executing ---------------------------------------------------------------------------------------------------
 
 
-def execute(path: Path) -> list[ExecutedCell]:
-    """Execute the code cells of a notebook, in its folder; the state of torch and of this process is put back."""
-    notes = Notes()
+def execute(path: Path, parameters: Mapping[str, Any] | None = None) -> list[ExecutedCell]:
+    """Execute the code cells of a notebook, in its folder; the state of torch and of this process is put back.
+
+    Of the parameters those count that the notebook has, as with papermill. An error ends it with a RuntimeError.
+    """
+    notes, executed = Notes(), []
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     with as_before(path.parent), _shell() as shell, noting(notes), offline():
-        return [_execute_cell(shell, cell, notes) for cell in cells]
+        for cell in cells:
+            executed.append(_execute_cell(shell, cell, notes))
+            if parameters and "parameters" in cell.metadata.get("tags", []):
+                shell.push({name: value for name, value in parameters.items() if name in shell.user_ns})
+    return executed
 
 
 def to_json(cells: list[ExecutedCell]) -> str:
@@ -233,11 +242,12 @@ def _shell() -> Iterator[InteractiveShell]:
     """A shell of its own, which `display` finds."""
     before = InteractiveShell._instance
     InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     shell.ast_transformers.append(NoteFields())
     try:
         yield shell
     finally:
+        atexit.unregister(shell.atexit_operations)  # each would go through all of the memory at the end of the tests
         InteractiveShell.clear_instance()
         InteractiveShell._instance = before
 
