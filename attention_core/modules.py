@@ -255,8 +255,8 @@ class FusedMultiHeadAttention(MultiHeadAttention):
     context = out_proj(merge(F.scaled_dot_product_attention(Q_h, K_h, V_h, is_causal=True, dropout in training only)))
 
     Args: those of `MultiHeadAttention`; the parameters have the same names, order and seeded values.
-    Returns: `forward(x)`: (..., T, d_in) -> (..., T, d_out); where PyTorch has a fused kernel for the case (on CPU not
-        with dropout in training), without holding the (T, T) weights;
+    Returns: `forward(x)`: (..., T, d_in) -> (..., T, d_out), without holding the (T, T) weights where PyTorch has a
+        fused kernel for the case; on a CPU it has none for dropout in training, which is left to `MultiHeadAttention`;
         `attention_weights(x)`: (..., H, T, T), without dropout.
     Raises: TypeError or ValueError where an argument is out of range or x does not fit.
 
@@ -267,7 +267,9 @@ class FusedMultiHeadAttention(MultiHeadAttention):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        queries, keys, values = self._heads(x)  # (..., H, T, D) each
         dropout_p = self.dropout.p if self.training else 0.0
+        if dropout_p > 0 and x.device.type == "cpu":
+            return super().forward(x)  # PyTorch would make the whole table of weights, without saying so
+        queries, keys, values = self._heads(x)  # (..., H, T, D) each
         context = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, dropout_p=dropout_p)
         return self.out_proj(merge_heads(context))  # (..., H, T, D) -> (..., T, d_out)

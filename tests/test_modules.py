@@ -606,3 +606,33 @@ def test_the_mask_is_made_where_the_input_is(layer):
     layer = build(layer).to("meta")
     assert layer(X.double().to("meta")).device.type == "meta"
     assert layer.attention_weights(X.double().to("meta")).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("training", "dropout", "device", "calls"),
+    [(False, 0.5, "cpu", 1), (True, 0.0, "cpu", 1), (True, 0.5, "cpu", 0), (True, 0.5, "meta", 1)],
+)
+def test_fused_leaves_dropout_on_a_cpu_to_its_parent(training, dropout, device, calls, monkeypatch):
+    """PyTorch has no fused kernel for it, and would make the whole table of weights."""
+    called = []
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *a, **more: called.append(more) or theirs(*a, **more),
+    )
+    layer = FusedMultiHeadAttention(4, 6, 5, dropout, 2).to(device).train(training)
+    layer(torch.ones(2, 5, 4, device=device))
+    assert len(called) == calls
+    assert all(more["dropout_p"] == (dropout if training else 0.0) for more in called)
+
+
+def test_fused_with_dropout_on_a_cpu_is_its_parent_with_the_same_seed():
+    ours, fused = (layer(4, 6, 5, 0.5, 2).train() for layer in (MultiHeadAttention, FusedMultiHeadAttention))
+    fused.load_state_dict(ours.state_dict())
+    x, outputs = torch.rand(2, 5, 4, generator=torch.Generator().manual_seed(1)), []
+    for layer in (ours, fused):
+        torch.manual_seed(7)
+        outputs.append(layer(x))
+    assert torch.equal(*outputs)
+    assert not torch.equal(outputs[0], ours.eval()(x))
