@@ -268,7 +268,7 @@ class FusedMultiHeadAttention(MultiHeadAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         dropout_p = self.dropout.p if self.training else 0.0
-        if dropout_p > 0 and x.device.type == "cpu":
+        if dropout_p > 0 and self.W_query.weight.device.type == "cpu":
             return super().forward(x)  # PyTorch would make the whole table of weights, without saying so
         queries, keys, values = self._heads(x)  # (..., H, T, D) each
         context = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, dropout_p=dropout_p)

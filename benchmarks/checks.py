@@ -13,18 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as in the test run
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
-WORKERS = os.cpu_count() or 1
+WORKERS = psutil.cpu_count(logical=False) or os.cpu_count() or 1  # as many as pytest starts
 
 
 def start_and_import(_: Path) -> None:
     cell = nbformat.v4.new_code_cell("import torch")
-    NotebookClient(nbformat.v4.new_notebook(cells=[cell]), kernel_name="python3").execute(stderr=subprocess.DEVNULL)
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    client = NotebookClient(notebook, kernel_name="python3", shutdown_kernel="immediate")  # as nbval does
+    client.execute(stderr=subprocess.DEVNULL)
 
 
 def seconds_of_starting() -> float:
@@ -47,6 +50,7 @@ def main() -> None:
     print(f"starting {len(NOTEBOOKS)} kernels and importing torch, {WORKERS} at a time: {starting:.0f} s", flush=True)
     for name, command in (
         ("the notebooks alone", ("-m", "pytest", "notebooks")),
+        ("the same, each kernel from nothing", ("-m", "pytest", "notebooks", "--fresh-kernels")),
         ("make test, every test", ("tools/run_tests.py", "--all")),
         ("make test again, nothing changed", ("tools/run_tests.py",)),
     ):

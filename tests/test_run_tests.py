@@ -62,6 +62,14 @@ def test_every_change_of_a_file_changes_the_state(project: Path) -> None:
     assert states[-1] == states[0], "without the file it is as it was"
 
 
+def test_every_setting_changes_the_state(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state_of(project)
+    for name in ("PYTEST_ADDOPTS", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "HYPOTHESIS_PROFILE", "PYTHONPATH"):
+        monkeypatch.setenv(name, "other")
+        assert state_of(project) != before, name
+        monkeypatch.delenv(name)
+
+
 def test_what_programs_leave_behind_does_not_count(project: Path) -> None:
     before = list(files_of(project))
     for folder in ("build", ".venv", ".venv-torch-2.6.0", ".pytest_cache", "__pycache__", ".hypothesis", ".git"):

@@ -2,12 +2,18 @@
 
 Starting Python, importing torch and Matplotlib takes most of the time of a notebook, and is the same for all. A kernel
 finds in `sys.modules` what that process has imported; its names, its memory and `attention_core` are its own. For Linux
-only: on other systems a fork after such imports is not safe. `make run` starts every kernel from nothing.
+only: on other systems a fork after such imports is not safe. The first kernel of a test worker starts the process that
+is forked. `make run` starts every kernel from nothing, and so does `pytest --fresh-kernels`.
 """
 
+import functools
+import json
 import multiprocessing
 import os
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,10 +26,11 @@ from traitlets.config import Config
 AVAILABLE = sys.platform == "linux"
 IMPORTED = ["ipykernel.debugger", "ipykernel.kernelapp", "matplotlib.figure", "psutil", "torch"]
 NAME = "forked"
+SECONDS_TO_START = 60
 
 
 def use_forked_kernels() -> None:
-    """From now on this process forks its kernels; the process they are forked from starts with the first."""
+    """From now on this process forks its kernels."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(IMPORTED)
     factory = KernelProvisionerFactory.instance()
     factory.provisioners[NAME] = EntryPoint(NAME, "forked_kernels:ForkedKernel", factory.GROUP_NAME)
@@ -35,17 +42,18 @@ class ForkedKernel(LocalProvisioner):
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
         arguments = cmd[cmd.index("ipykernel_launcher") + 1 :]
-        listening, tell = multiprocessing.Pipe(duplex=False)
         folder = str(options.get("cwd") or os.getcwd())
-        self.process = Forked(_be_a_kernel, arguments, folder, options["env"], tell)
-        self.pid = self.process.pid
-        tell.close()
-        listening.poll(timeout=60)  # a client that connects too early waits in vain, and begins again
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        self.process = ForkedProcess(_be_a_kernel, arguments, folder, options["env"], _path_of_a_new_python(), writer)
+        self.pid = self.pgid = self.process.pid
+        writer.close()
+        if not reader.poll(SECONDS_TO_START):  # a client that asks before the kernel listens loses half a second
+            raise RuntimeError(f"the kernel did not start within {SECONDS_TO_START} seconds")
         return self.connection_info
 
 
-class Forked:
-    """A process of multiprocessing with the methods of subprocess.Popen that a provisioner calls."""
+class ForkedProcess:
+    """A process of multiprocessing with those methods of subprocess.Popen that its users here call."""
 
     stdin = stdout = stderr = None
 
@@ -64,23 +72,45 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None and self.pid:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def _be_a_kernel(arguments: list[str], folder: str, environment: dict[str, str], tell: Connection) -> None:
+@functools.cache
+def _path_of_a_new_python() -> list[str]:
+    """Without the folders that pytest has added to this one's."""
+    program = "import json, sys; print(json.dumps(sys.path[1:]))"
+    found: list[str] = json.loads(subprocess.check_output([sys.executable, "-c", program]))
+    return found
+
+
+def _be_a_kernel(
+    arguments: list[str], folder: str, environment: dict[str, str], path: list[str], writer: Connection
+) -> None:
     os.setsid()  # Ctrl-C in the terminal is for pytest, which then ends its kernels
     Thread(target=_end_with_the_parent, daemon=True).start()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
+    sys.path[:], sys.argv[1:] = path, arguments
+    os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
 
+    import matplotlib
     from ipykernel.kernelapp import IPKernelApp
 
     app = IPKernelApp.instance(config=Config({"HistoryManager": {"enabled": False}}))
     app.initialize(arguments)
-    tell.send("listening")
+    if "MPLBACKEND" in os.environ:
+        matplotlib.rcParams["backend"] = os.environ["MPLBACKEND"]  # ipykernel's, set after Matplotlib was imported
+    writer.send("listening")
     app.start()
 
 

@@ -247,7 +247,7 @@ def _shell() -> Iterator[InteractiveShell]:
     try:
         yield shell
     finally:
-        atexit.unregister(shell.atexit_operations)  # each would go through all of the memory at the end of the tests
+        atexit.unregister(shell.atexit_operations)  # which searches all memory, when the tests end
         InteractiveShell.clear_instance()
         InteractiveShell._instance = before
 
