@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one core for each worker: threads of several kernels that wait for each other cost minutes
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+SLOW_FILE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"files in random order: --order-seed={config.option.order_seed}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where slow tests are left out, files that hold nothing else are not even imported."""
+    if config.option.markexpr == "not slow" and collection_path.match("tests/test_*.py"):
+        return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -22,6 +22,8 @@ from attention_core.exercises._compare import same
 from attention_core.exercises._diagnose import _committed, _pairs
 from attention_core.exercises._picture import beside
 
+pytestmark = pytest.mark.slow
+
 FIXED = {
     "01.dot_product": "a b",
     "01.dot_product_scores": "queries keys",
@@ -61,7 +63,6 @@ def test_the_promised_exercises_are_there() -> None:
     assert all(f"{lesson}.find_the_mistake" in EXERCISES for lesson in lessons)
 
 
-@pytest.mark.slow
 def test_rates(capsys: pytest.CaptureFixture[str]) -> None:
     named = sum(tried(name, "wrong", i).mistake == EXERCISES[name].mistakes[i].name for name, i in MISTAKES)
     accepted = sum(tried(name, "right", i).status == "right" for name, i in SOLUTIONS)
@@ -148,7 +149,6 @@ def test_hidden_inputs_are_the_same_every_time() -> None:
                 assert not isinstance(a, Tensor) or torch.equal(a, b)
 
 
-@pytest.mark.slow
 def test_two_mistakes_at_once_are_both_named() -> None:
     pairs = [(name, pair) for name, exercise in EXERCISES.items() for pair in _pairs(exercise.mistakes)]
     assert len(pairs) > 300
@@ -361,7 +361,6 @@ GARBAGE: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_garbage_is_wrong_in_every_exercise_and_breaks_nothing(garbage: str) -> None:
     for name in EXERCISES:
@@ -452,7 +451,6 @@ def test_check_prints_and_returns_nothing(capsys: pytest.CaptureFixture[str]) ->
     assert recorded()["04.causal_mask"].status == "right"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, exercise in EXERCISES.items() if exercise.picture])
 def test_every_picture_can_be_drawn(name: str) -> None:
     for number in range(len(EXERCISES[name].mistakes)):
@@ -493,7 +491,6 @@ def test_check_used_wrongly_says_so(arguments: Any, capsys: pytest.CaptureFixtur
     assert "There is no exercise" in out or "give your function too" in out
 
 
-@pytest.mark.slow
 def test_the_package_does_not_import_the_exercises() -> None:
     code = "import sys, attention_core; sys.exit('attention_core.exercises' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

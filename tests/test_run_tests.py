@@ -2,9 +2,12 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_tests import PASSED_ON, files_of, main, state_of
+
+import conftest
 
 pytestmark = pytest.mark.slow
 
@@ -81,3 +84,23 @@ def test_what_programs_leave_behind_does_not_count(project: Path) -> None:
 def test_another_option_is_refused(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(project, ["--everything"]) == 2
     assert "knows --all, got --everything" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "ignored"),
+    [
+        ("import pytest\n\npytestmark = pytest.mark.slow\n", "not slow", True),
+        ("pytestmark = [\n    pytest.mark.slow,\n    pytest.mark.skip,\n]\n", "not slow", True),
+        ("pytestmark = pytest.mark.slow\n", "", None),
+        ("@pytest.mark.slow\ndef test(): ...\n", "not slow", None),
+        ("text = 'pytestmark = pytest.mark.slow'\n", "not slow", None),
+    ],
+)
+def test_files_that_are_slow_as_a_whole_are_not_imported(
+    text: str, expression: str, ignored: bool | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "tests" / "test_some.py"
+    path.parent.mkdir()
+    path.write_text(text)
+    config = SimpleNamespace(option=SimpleNamespace(markexpr=expression))
+    assert conftest.pytest_ignore_collect(path, config) is ignored
