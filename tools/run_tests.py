@@ -2,9 +2,10 @@
 
     python tools/run_tests.py [--all]
 
-The notebooks and the quick tests run every time. The tests marked slow (those that start other programs, draw, search
-or execute lessons with other parameters) are left out when they have passed here before: for the same user, with the
-same bytes in every file of the project, the same Python, packages and settings. --all runs them anyway.
+The notebooks and the quick tests run every time. The tests marked slow (those that start other programs, draw, search,
+try the exercises' mistakes or execute lessons with other parameters) are left out when they have passed here before:
+for the same user, with the same bytes in every file of the project, the same Python, packages and settings. --all runs
+them anyway.
 """
 
 import hashlib
